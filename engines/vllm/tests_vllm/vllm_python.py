@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +25,29 @@ def vllm_python() -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return path
+
+
+def output_of(python: str, script: Path, *arguments: str, given: str) -> str:
+    """Last line that a script prints, which an interpreter with vLLM runs over this checkout.
+
+    Args:
+        python: path of the interpreter.
+        script: path of the script.
+        arguments: its arguments.
+        given: its standard input.
+    """
+    ran = subprocess.run(
+        [python, str(script), *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "engines" / "vllm")]),
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        },
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return ran.stdout.splitlines()[-1]

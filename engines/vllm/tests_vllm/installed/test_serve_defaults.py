@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls_vllm.record import VllmRecord
-from tests.paths import DEMO, ROOT
+from tests.paths import DEMO
+from tests_vllm.vllm_python import output_of
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -36,23 +35,15 @@ def test_they_are_those_of_vllm_serve(warm_python: str, tmp_path: Path) -> None:
         engine="vllm", model_name="demo", max_model_len=2048, max_batch_size=64, created=1, record=record
     )
     write_manifest(folder, manifest)
-    ran = subprocess.run(
-        [warm_python, str(Path(__file__).with_name("serve_defaults.py")), str(folder), str(folder / "checkpoint")],
-        input=json.dumps([[name, memory] for name, (memory, _) in DEVICES.items()]),
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "engines" / "vllm")]),
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-        },
-        check=False,
+    script = Path(__file__).with_name("serve_defaults.py")
+    output = output_of(
+        warm_python,
+        script,
+        str(folder),
+        str(folder / "checkpoint"),
+        given=json.dumps([[name, memory] for name, (memory, _) in DEVICES.items()]),
     )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    for (name, (_, tokens)), (ours, theirs) in zip(
-        DEVICES.items(), json.loads(ran.stdout.splitlines()[-1]), strict=True
-    ):
+    for (name, (_, tokens)), (ours, theirs) in zip(DEVICES.items(), json.loads(output), strict=True):
         assert ours == theirs, name
         assert ours["max_num_seqs"] == 64
         assert tokens in (None, ours["max_num_batched_tokens"]), name

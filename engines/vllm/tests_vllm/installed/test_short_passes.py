@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from openai_bls_vllm.scheduling.pass_size import SHORT_PROMPT
-from tests.paths import DEMO, ROOT
+from tests.paths import DEMO
+from tests_vllm.vllm_python import output_of
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -28,22 +27,10 @@ def drawn(seed: int) -> tuple[int, list[tuple[int, int]]]:
 
 def test_steps(warm_python: str) -> None:
     cases = [drawn(seed) for seed in range(24)]
-    ran = subprocess.run(
-        [warm_python, str(Path(__file__).with_name("short_passes.py")), str(DEMO)],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "engines" / "vllm")]),
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-        },
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
+    script = Path(__file__).with_name("short_passes.py")
+    output = output_of(warm_python, script, str(DEMO), given=json.dumps(cases))
     sooner = 0
-    for (size, prompts), (short, own) in zip(cases, json.loads(ran.stdout.splitlines()[-1]), strict=True):
+    for (size, prompts), (short, own) in zip(cases, json.loads(output), strict=True):
         assert read(short) == read(own) == [tokens for _, tokens in prompts]
         first, first_of_own = first_tokens(short, prompts), first_tokens(own, prompts)
         # In the order of coming, and no prompt is read in parts that vLLM reads at once.
