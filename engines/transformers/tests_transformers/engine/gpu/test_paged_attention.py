@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers.generation.continuous_batching import input_outputs
 
-from openai_bls.core.engine_types import SamplingParams
+from openai_bls.core.engine_types import Logprobs, SamplingParams
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls_transformers import gpu
 from openai_bls_transformers.engine import engine as embedded_engine
@@ -110,6 +110,21 @@ def test_answers_with_long_prompts(
     assert set(reference_kernels.calls) == {"decode", "mixed", "prompt"}
 
 
+def distance(one: Logprobs, other: Logprobs) -> float:
+    """The most by which the log-probabilities of two greedy answers differ, up to where a near tie parts them.
+
+    Products of fewer rows may differ by 1e-7, which rounds a key or a value to another number of FP8.
+    """
+    most = 0.0
+    for ids, logprobs, other_ids, other_logprobs in zip(
+        one.top_token_ids, one.top_logprobs, other.top_token_ids, other.top_logprobs, strict=True
+    ):
+        most = max(most, abs(logprobs[0] - other_logprobs[0]))
+        if ids[0] != other_ids[0]:
+            return max(most, logprobs[0] - logprobs[1], other_logprobs[0] - other_logprobs[1])
+    return most
+
+
 def test_a_cache_in_fp8(start_with: StartPaged, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine passes its self-test against the model without one, and every kernel has met the cache."""
     choice = RunnerChoice("continuous_batching", "paged", "tried", kv_cache_dtype="fp8")
@@ -120,10 +135,14 @@ def test_a_cache_in_fp8(start_with: StartPaged, monkeypatch: pytest.MonkeyPatch)
         caches = processor_of(engine).cache.layer_to_allocator[layer].get_cache_for_block_table(layer)
         assert [cache.dtype for cache in caches] == [torch.float8_e4m3fn] * 2
         assert all(cache.float().any() for cache in caches)  # of the self-test
-    answers = run_all(engine, recorder, PROMPTS)
-    assert all(len(answer) == COUNT for answer in answers)
+    for first in (0, 100):
+        for i, prompt in enumerate(PROMPTS, first):
+            # Alone: a step of decoding sees its own keys unrounded, which it does not beside another's prompt.
+            engine.submit(request(i, prompt=prompt, max_tokens=COUNT, logprobs=2))
+            recorder.wait_end(i)
     assert set(reference_kernels.calls) == {"decode", "mixed", "prompt"}
-    assert run_all(engine, recorder, PROMPTS, first=100) == answers, "from pages of a shared prefix"
+    for i in range(len(PROMPTS)):
+        assert distance(recorder.logprobs(i), recorder.logprobs(100 + i)) < 0.1, "from pages of a shared prefix"
     assert max(recorder.deltas(100 + i)[0].cached_tokens for i in range(len(PROMPTS))) > 0
     assert isinstance(engine, embedded_engine.TransformersEngine)
     assert engine.self_test is not None
