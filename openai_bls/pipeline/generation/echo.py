@@ -26,19 +26,30 @@ _TOKEN_COST = 8
 
 
 class Echo:
-    """A prompt that is part of the answer. One for all choices of a prompt.
+    """A prompt that is part of the answer. One for all choices of a prompt, the first of which brings its
+    log-probabilities: they are the same for all, and large.
 
     Args:
         token_ids: tokens of the prompt.
         detokenizer: a new detokenizer, for them.
         take_turns: see `TakeTurns`.
         text: text of the prompt where that is known and no log-probabilities are wanted; else it is decoded.
+        logprobs: the engine sends log-probabilities of the prompt.
     """
 
     def __init__(
-        self, token_ids: list[int], detokenizer: Detokenizer, take_turns: TakeTurns, text: str | None = None
+        self,
+        token_ids: list[int],
+        detokenizer: Detokenizer,
+        take_turns: TakeTurns,
+        text: str | None = None,
+        *,
+        logprobs: bool = False,
     ) -> None:
-        self.take_turns = take_turns
+        self._take_turns = take_turns
+        # What waits for the log-probabilities; None if nothing needs to.
+        self._waiting: list[Callable[[], bool]] | None = [] if logprobs else None
+        self._logprobs: Logprobs | None = None
         self.length = 0
         """Characters of what has been decoded."""
         self._token_ids = token_ids
@@ -48,20 +59,37 @@ class Echo:
         self._pieces: list[str] = []
         self._offsets: list[int] = []
 
-    def parts(self, logprobs: Logprobs | None) -> Iterator[Part]:
-        """The parts of the prompt in their order.
-
-        Args:
-            logprobs: log-probabilities of the prompt's tokens from the second on; None if they are not wanted.
+    def brings(self, logprobs: Logprobs | None) -> None:
+        """Take the log-probabilities of the prompt's tokens from the second on, which its first choice has brought.
 
         Raises:
-            ValueError: they are not those of this prompt.
+            ValueError: there are none.
+        """
+        if logprobs is None:
+            raise ValueError("the engine did not send the prompt's log-probabilities")
+        self._logprobs = logprobs
+        waiting, self._waiting = self._waiting or [], None
+        for write in waiting:
+            self._take_turns(write)
+
+    def write(self, write: Callable[[], bool]) -> None:
+        """Have a choice write the prompt by `write` (see `TakeTurns`), once its log-probabilities are there."""
+        if self._waiting is None:
+            self._take_turns(write)
+        else:
+            self._waiting.append(write)
+
+    def parts(self) -> Iterator[Part]:
+        """The parts of the prompt in their order.
+
+        Raises:
+            ValueError: the log-probabilities are not those of this prompt.
         """
         if self._text is not None:
             self.length = len(self._text)
             yield [], self._text
             return
-        count = len(self._token_ids)
+        count, logprobs = len(self._token_ids), self._logprobs
         top = 0
         if logprobs is not None:
             if {count - 1} != {len(logprobs.token_logprobs), len(logprobs.top_token_ids), len(logprobs.top_logprobs)}:
@@ -118,13 +146,9 @@ class EchoingSequence(Sequence):
 
     def _start_echo(self, owner: SequenceOwner, echo: Echo, first: TokenDelta) -> None:
         self._begin(owner, first)
-        if self.request.prompt_logprobs is None:
-            parts = echo.parts(None)
-        elif first.prompt_logprobs is not None:
-            parts = echo.parts(first.prompt_logprobs)
-        else:
-            raise ValueError("the engine did not send the prompt's log-probabilities")
-        echo.take_turns(partial(self._go_on, owner, parts))
+        if self.request.prompt_logprobs is not None:
+            echo.brings(first.prompt_logprobs)
+        echo.write(partial(self._go_on, owner, echo.parts()))
 
     def _go_on(self, owner: SequenceOwner, parts: Iterator[Part]) -> bool:
         """Write the next part, or what the engine has sent meanwhile; True if there is more."""

@@ -166,7 +166,8 @@ def _echo(request: ValidRequest, model: ServedModel, at: int, prompt: list[int],
     as_given = texts and request.logprobs is None and request.truncate_prompt_tokens is None
     # Special tokens of a text are the tokenizer's additions, those among ids the client's own.
     detokenizer = model.detokenizers.new(skip_special_tokens=bool(texts))
-    return Echo(prompt, detokenizer, take_turns, texts[at] if texts and as_given else None)
+    text = texts[at] if texts and as_given else None
+    return Echo(prompt, detokenizer, take_turns, text, logprobs=request.logprobs is not None)
 
 
 def sampling(request: ValidRequest, model: ServedModel, index: int) -> SamplingParams:
@@ -229,7 +230,8 @@ def generation_request(
         min_tokens=min(request.min_tokens, max_tokens),
         allowed_token_ids=request.allowed_token_ids,
         logprobs=logprobs,
-        prompt_logprobs=request.logprobs if request.echo else None,
+        # Once for all choices of a prompt: they are large, and an engine works each out over the whole vocabulary.
+        prompt_logprobs=request.logprobs if request.echo and index % request.candidates == 0 else None,
         grammar=constraint,
         lora_name=target.lora_name,
         prediction=prompts.prediction,

@@ -54,13 +54,13 @@ class Echoing:
         self.engine, self.writer = FakeEngineClient(), Recorder()
         self.costs = [0]
         taken, key = turns or (Turns(), "")
-        echo = Echo(prompt, DETOKENIZERS.new(False), partial(taken.take, key=key))
+        echo = Echo(prompt, DETOKENIZERS.new(False), partial(taken.take, key=key), logprobs=logprobs is not None)
         stops = StopStrings(stop, DETOKENIZERS)
         request = partial(GenerationRequest, prompt_token_ids=prompt, max_tokens=9)
         sequences: list[Any] = [
             EchoingSequence(
                 index,
-                request(self.engine.new_request_id(), logprobs=logprobs, prompt_logprobs=logprobs),
+                request(self.engine.new_request_id(), logprobs=logprobs, prompt_logprobs=None if index else logprobs),
                 stops.detokenizer(prompt),
                 self.writer,
                 stops=stops.matcher(),
@@ -73,8 +73,8 @@ class Echoing:
         self.generation.start()
 
     def deliver(self, at: int, tokens: str, reason: str | None = None, *, first: bool = False) -> None:
-        """A delta of sequence number `at`."""
-        found = of_a_prompt(len(self.prompt), self.top) if first and self.top is not None else None
+        """A delta of sequence number `at`; the first one of the first sequence has what is told of the prompt."""
+        found = of_a_prompt(len(self.prompt), self.top) if first and not at and self.top is not None else None
         self.engine.deliver(at, tokens, reason, prompt_logprobs=found)
 
     async def turn(self) -> None:
@@ -106,8 +106,11 @@ def test_an_echo_in_parts_is_the_prompt(pieces: list[str], top: int | None, choi
 
     async def run() -> None:
         echoing = Echoing(prompt, top, choices)
-        for at in range(choices):
+        # Others may begin before the first one, which brings the log-probabilities of all.
+        for at in data.draw(st.permutations(range(choices))):
             echoing.deliver(at, "x", first=True)
+            for _ in range(data.draw(st.integers(0, 2))):
+                await echoing.turn()
         for at in data.draw(st.permutations(range(choices))):
             for _ in range(data.draw(st.integers(0, 3))):
                 await echoing.turn()
