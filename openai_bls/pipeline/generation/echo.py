@@ -131,18 +131,18 @@ class EchoingSequence(Sequence):
 
     def on_delta(self, delta: TokenDelta) -> None:
         """Take a delta from the engine; no exception leaves this."""
+        owner = self._owner
         if self._echo is not None and delta.finish_reason in ("cancelled", "error"):
             self._echo = None
-        if self._echo is None:
+        if self._echo is None or owner is None:
             super().on_delta(delta)
             return
         self._held.append(delta)
         if len(self._held) == 1:
-            assert self._owner is not None
             try:
-                self._start_echo(self._owner, self._echo, delta)
+                self._start_echo(owner, self._echo, delta)
             except Exception:
-                self._fail(self._owner)
+                self._fail(owner)
 
     def _start_echo(self, owner: SequenceOwner, echo: Echo, first: TokenDelta) -> None:
         self._begin(owner, first)

@@ -222,6 +222,10 @@ class Generation:
         if self._ticket is not None:
             tokens = sum(sequence.completion_tokens for sequence in self._sequences)
             self._ticket.leave(tokens, self.first_token_at, done=done)
+            self._ticket.job = None
+        # A cycle would keep the writer, with what may be a large answer, for long.
+        for sequence in self._sequences:
+            sequence.leave()
 
     def _overdue(self, timeout_s: float) -> None:
         assert self._ticket is not None

@@ -107,19 +107,25 @@ class Sequence(SequenceState):
         """Attach to `owner`."""
         self._owner = owner
 
+    def leave(self) -> None:
+        """Detach from the owner, which has ended."""
+        self._owner = None
+
     def on_delta(self, delta: TokenDelta) -> None:
         """Take a delta from the engine; no exception leaves this."""
-        assert self._owner is not None
+        owner = self._owner
+        if owner is None:
+            return
         try:
             if len(delta.token_ids) > 1 and self._may_end_anywhere:
                 # The answer may end with any of them, and what comes after is not counted.
                 for part in _single_tokens(delta):
                     if self.finish_reason is None:
-                        self._take(self._owner, part)
+                        self._take(owner, part)
             else:
-                self._take(self._owner, delta)
+                self._take(owner, delta)
         except Exception:
-            self._fail(self._owner)
+            self._fail(owner)
 
     def _fail(self, owner: SequenceOwner) -> None:
         """End the request after an exception, which is being handled."""

@@ -147,4 +147,6 @@ class Life:
         self.lease.end(tokens)
         if self.images is not None:
             self.images.end()
+        # It holds this: a cycle would keep what is large of an answer for long.
+        self.work = None
         self._count(-1)
