@@ -80,8 +80,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Text that the `stop` of a chat is searched in: the answer alone, or all output, thoughts and arguments of calls
     too, as vLLM has it."""
     max_body_bytes_in_flight: Positive = 256 * 1024 * 1024
-    """Bytes of the bodies that /v1 is reading or preparing, and as many of answers not read yet; beyond it 503, but for
-    small ones (16 KiB). Of several API keys none takes more than it leaves free."""
+    """Bytes of bodies that /v1 reads or prepares, of answers in the making and of unread ones, as many each; beyond it
+    503, but for small ones (16 KiB). Of several keys none takes more than it leaves free."""
     max_connections: Positive = 8192
     """Open connections of /v1 in each instance, at most what the limit of open files allows; further ones are answered
     503."""

@@ -24,9 +24,11 @@ from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.admission.key_budgets import KeyBudgets
+from openai_bls.pipeline.generation.collector import Collector
 from openai_bls.pipeline.generation.generation import Generation, admitted_generation
 from openai_bls.pipeline.generation.writer import Writer
 from openai_bls.pipeline.guards.guards import Guards
+from openai_bls.pipeline.lifecycle.answer_room import AnswerRoom
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.lifecycle.life import Life
 from openai_bls.pipeline.lifecycle.removed_keys import RemovedKeys
@@ -63,6 +65,13 @@ class StreamWriter(Writer, Protocol):
 
 
 StreamWriterT = TypeVar("StreamWriterT", bound=StreamWriter)
+
+
+def _param(request: ValidRequest) -> str:
+    """The field of a request that makes its answer large."""
+    if request.logprobs is not None:
+        return "top_logprobs" if request.chat else "logprobs"
+    return "n" if request.candidates > 1 else "max_tokens"
 
 
 async def within(deadline: Deadline | None, work: Awaitable[T]) -> T:
@@ -127,6 +136,7 @@ class Service:
         self._admissions: dict[ServedModel, Admission] = {}
         self._instances = instances
         self._turns = Turns()
+        self._answers = AnswerRoom(settings.max_body_bytes_in_flight)
         self.observer = observer or Observer()
         self.chat_models = ChatModels(model_calls, settings.chat_models_timeout_s)
         self._on_busy = on_busy
@@ -249,6 +259,9 @@ class Service:
 
             work = prepare(request, target, self.settings, make_writer, load, context.key, self._turns)
             writer, sequences, prompts = await within(deadline, work)
+            if isinstance(writer, Collector):
+                life.answer = answer = self._answers.enter(life, _param(request))
+                writer.count_by(answer.add)
             prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
             engine = target.model.engine
             adapter = self.metrics.adapter_request(target.model.info.model_name, target.lora_name)

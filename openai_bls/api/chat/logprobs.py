@@ -78,20 +78,26 @@ class CollectedLogprobs:
         self._others: dict[str, Any] = {}
         self.add([])
 
-    def add(self, tokens: Sequence[TokenLogprob]) -> None:
-        """Add the next tokens."""
+    def add(self, tokens: Sequence[TokenLogprob]) -> int:
+        """Add the next tokens; bytes that are kept of them."""
+        size = 0
         for name, value in self._renderer.render(tokens).items():
             if isinstance(value, list):
                 text = self._lists.setdefault(name, bytearray(b"["))
                 if value:
                     text += b"," if len(text) > 1 else b""
-                    text += encode(value)[1:-1]
+                    added = encode(value)[1:-1]
+                    text += added
+                    size += len(added)
             else:
                 self._others[name] = value
+        return size
 
     def answer(self) -> dict[str, Any]:
-        """The whole of it, whose lists are JSON text."""
-        return {**{name: Raw(text + b"]") for name, text in self._lists.items()}, **self._others}
+        """The whole of it, whose lists are JSON text. Asked for once: no copy is made of what is large."""
+        for text in self._lists.values():
+            text.extend(b"]")
+        return {**{name: Raw(text) for name, text in self._lists.items()}, **self._others}
 
 
 def _number(logprob: float | None) -> float | None:

@@ -27,6 +27,7 @@ from openai_bls.api.common.events.tee import Tee
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.pipeline.generation.collector import MOST_PIECES, GrowingText
 from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import Writer
 
@@ -159,10 +160,10 @@ class StreamWriter:
 class _Parts:
     """Collected output of one choice."""
 
-    texts: list[str] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
-    calls: list[tuple[str, str, list[str], bool]] = field(default_factory=list)
-    """(id, name, fragments of the arguments, whether the tool is a custom one)."""
+    text: GrowingText = field(default_factory=GrowingText)
+    thoughts: GrowingText = field(default_factory=GrowingText)
+    calls: list[tuple[str, str, GrowingText, bool]] = field(default_factory=list)
+    """(id, name, arguments, whether the tool is a custom one)."""
     logprobs: CollectedLogprobs | None = None
     """Log-probabilities of the tokens; None if they are not wanted."""
     likelihoods: float = 0.0
@@ -170,14 +171,13 @@ class _Parts:
     counted: int = 0
     reason: FinishReason = "stop"
 
-    def add(self, tokens: list[TokenLogprob], *, new: bool) -> None:
-        """Add log-probabilities of tokens, which are new ones or a prompt's."""
-        if self.logprobs is not None:
-            self.logprobs.add(tokens)
+    def add(self, tokens: list[TokenLogprob], *, new: bool) -> int:
+        """Add log-probabilities of tokens, which are new ones or a prompt's; bytes that are kept of them."""
         if new:
             values = [token.logprob for token in tokens if token.logprob is not None]
             self.likelihoods += sum(values)
             self.counted += len(values)
+        return 0 if self.logprobs is None else self.logprobs.add(tokens)
 
     @property
     def likelihood(self) -> float:
@@ -207,28 +207,35 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
     def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of tokens."""
         # An echoed prompt comes before the first new token is counted.
-        self._parts[sequence.index].add(tokens, new=sequence.completion_tokens > 0)
+        self._hold(self._parts[sequence.index].add(tokens, new=sequence.completion_tokens > 0))
 
     def text(self, sequence: SequenceState, text: str) -> None:
         """A piece of content."""
-        self._parts[sequence.index].texts.append(text)
+        # As `_add` does: it comes once a token.
+        growing = self._parts[sequence.index].text
+        pieces = growing.pieces
+        pieces.append(text)
+        if len(pieces) >= MOST_PIECES:
+            self._hold(growing.join())
 
     def reasoning(self, sequence: SequenceState, text: str) -> None:
         """A piece of reasoning."""
-        self._parts[sequence.index].thoughts.append(text)
+        self._add(self._parts[sequence.index].thoughts, text)
 
     def tool_call(self, sequence: SequenceState, index: int, call_id: str, name: str) -> None:
         """A tool call begins."""
         assert index == len(self._parts[sequence.index].calls)
-        self._parts[sequence.index].calls.append((call_id, name, [], name in sequence.custom_tools))
+        self._parts[sequence.index].calls.append((call_id, name, GrowingText(), name in sequence.custom_tools))
 
     def tool_arguments(self, sequence: SequenceState, index: int, fragment: str) -> None:
         """A fragment of a tool call's arguments."""
-        self._parts[sequence.index].calls[index][2].append(fragment)
+        self._add(self._parts[sequence.index].calls[index][2], fragment)
 
     def finished(self, sequence: SequenceState, reason: FinishReason) -> None:
         """The choice has ended."""
-        self._parts[sequence.index].reason = reason
+        parts = self._parts[sequence.index]
+        parts.reason = reason
+        self._hold(sum(text.join() for text in (parts.text, parts.thoughts, *(call[2] for call in parts.calls))))
         if sequence.index == 0:
             self._kv_transfer_params = sequence.kv_transfer_params
 
@@ -246,6 +253,11 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
             kv_transfer_params=msgspec.UNSET if self._kv_transfer_params is None else self._kv_transfer_params,
         )
 
+    def _add(self, text: GrowingText, piece: str) -> None:
+        text.pieces.append(piece)
+        if len(text.pieces) >= MOST_PIECES:
+            self._hold(text.join())
+
     def _best(self) -> list[_Parts]:
         """The `n` likeliest answers to each prompt, the likeliest first."""
         best: list[_Parts] = []
@@ -256,7 +268,7 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
 
     def _choices(self, answers: list[_Parts]) -> list[ChatChoice] | list[TextChoice]:
         if not self._envelope.chat:
-            return [TextChoice(i, "".join(p.texts), _logprobs(p), p.reason) for i, p in enumerate(answers)]
+            return [TextChoice(i, p.text.whole, _logprobs(p), p.reason) for i, p in enumerate(answers)]
         return [ChatChoice(i, _message(p), _logprobs(p), p.reason) for i, p in enumerate(answers)]
 
 
@@ -265,13 +277,13 @@ def _logprobs(parts: _Parts) -> dict[str, Any] | None:
 
 
 def _message(parts: _Parts) -> AnswerMessage:
-    content: str | None = "".join(parts.texts)
-    thoughts = "".join(parts.thoughts) or msgspec.UNSET
+    content: str | None = parts.text.whole
+    thoughts = parts.thoughts.whole or msgspec.UNSET
     calls = [
-        CustomToolCall(call_id, CustomText(name, "".join(fragments)))
+        CustomToolCall(call_id, CustomText(name, arguments.whole))
         if custom
-        else ToolCall(call_id, FunctionText(name, "".join(fragments)))
-        for call_id, name, fragments, custom in parts.calls
+        else ToolCall(call_id, FunctionText(name, arguments.whole))
+        for call_id, name, arguments, custom in parts.calls
     ]
     # A message that is all thought or calls has no content, not an empty one.
     if not content and (calls or thoughts is not msgspec.UNSET):

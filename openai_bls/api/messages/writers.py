@@ -19,6 +19,7 @@ from openai_bls.api.messages.turns import tool_input, tool_use_id
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.pipeline.generation.collector import MOST_PIECES, GrowingText
 from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import Writer
 
@@ -231,7 +232,7 @@ class WholeMessage(_MessageWriter, AnswerFuture[Message]):
     def __init__(self, model: str, **options: Any) -> None:
         _MessageWriter.__init__(self, model, **options)
         AnswerFuture.__init__(self)
-        self._pieces: list[str] = []
+        self._text = GrowingText()
 
     def make_answer(self, usage: Usage) -> Message:
         """The message."""
@@ -243,13 +244,16 @@ class WholeMessage(_MessageWriter, AnswerFuture[Message]):
 
     def _begin(self, block: Block) -> None:
         self._content.append(block)
-        self._pieces.clear()
+        self._text = GrowingText()
 
     def _piece(self, text: str) -> None:
-        self._pieces.append(text)
+        self._text.pieces.append(text)
+        if len(self._text.pieces) >= MOST_PIECES:
+            self._hold(self._text.join())
 
     def _close(self) -> None:
-        block, text = self._content[-1], "".join(self._pieces)
+        self._hold(self._text.join())
+        block, text = self._content[-1], self._text.whole
         if self._open == "tool_use":
             block["input"] = tool_input(text)
         else:

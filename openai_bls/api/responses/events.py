@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.responses.items import Item, Status
+from openai_bls.pipeline.generation.collector import GrowingText
 
 Delta = Callable[[str, list[Raw]], None]
 """Writer of the next piece of a text, with the log-probabilities of its tokens."""
@@ -75,7 +76,7 @@ class Growing:
 
     def __init__(self, index: int, events: EventWriter) -> None:
         self.id = new_id(self.prefix)
-        self._pieces: list[str] = []
+        self.text = GrowingText()
         self._events = events
         # Identity of the item in its events.
         self._place: dict[str, Any] = {"item_id": self.id, "output_index": index}
@@ -89,12 +90,12 @@ class Growing:
 
     def add(self, text: str, logprobs: list[Raw]) -> None:
         """The next piece of its text."""
-        self._pieces.append(text)
+        self.text.pieces.append(text)
         self._delta(text, logprobs)
 
     def close(self, status: Status) -> Item:
         """Write the events that end the item; return it as a response lists it."""
-        text = "".join(self._pieces)
+        text = self.text.whole
         self._end(text)
         item = self.item(status, text)
         self._events.event("response.output_item.done", output_index=self._place["output_index"], item=item)
@@ -102,7 +103,7 @@ class Growing:
 
     def so_far(self) -> Item:
         """The unfinished item."""
-        return self.item("incomplete", "".join(self._pieces))
+        return self.item("incomplete", self.text.whole)
 
     def item(self, status: Status, text: str) -> Item:
         """The item with that text; without any if it is just beginning."""

@@ -18,6 +18,7 @@ from openai_bls.api.responses.tools.calls import Call, call_item
 from openai_bls.api.responses.tools.toolbox import Toolbox
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason
+from openai_bls.pipeline.generation.collector import MOST_PIECES, Collector
 from openai_bls.pipeline.generation.sequence_state import SequenceState
 
 
@@ -89,7 +90,7 @@ class _SealedReasoning(_Reasoning):
         return item if status == "in_progress" else {**item, "encrypted_content": seal("reasoning", text)}
 
 
-class Output:
+class Output(Collector):
     """All output items of one response; takes the events of the request's one sequence.
 
     A message, reasoning or call is one item until something of another kind comes.
@@ -101,6 +102,9 @@ class Output:
         on_begin: called once, before the first event.
         tools: tools of the request; None if it has none.
     """
+
+    copies = 1
+    """Copies of an item that there are at its end."""
 
     def __init__(
         self,
@@ -145,7 +149,7 @@ class Output:
         """A piece of the call's arguments, or of a custom tool's input."""
         assert isinstance(self._growing, Call)
         self._tokens.clear()
-        self._growing.add(fragment, [])
+        self._add(self._growing, fragment, [])
 
     def finished(self, sequence: SequenceState, reason: FinishReason) -> None:
         """End the output. An empty answer is an empty message."""
@@ -167,7 +171,12 @@ class Output:
         if not isinstance(growing, kind):
             growing = kind(self._next(), self._events)
             self._open(growing)
+        self._add(growing, text, logprobs)
+
+    def _add(self, growing: Growing, text: str, logprobs: list[Raw]) -> None:
         growing.add(text, logprobs)
+        if len(growing.text.pieces) >= MOST_PIECES:
+            self._hold(self.copies * growing.text.join())
 
     def _next(self) -> int:
         """Index of the next item."""
@@ -182,6 +191,7 @@ class Output:
 
     def _close(self, status: Status) -> None:
         if self._growing is not None:
+            self._hold(self.copies * self._growing.text.join())
             self._items.append(self._growing.close(status))
             self._growing = None
 
@@ -190,4 +200,5 @@ class Output:
             return []
         rendered = self._renderer.encoded(self._tokens)
         self._tokens.clear()
+        self._hold(self.copies * sum(map(len, rendered)))
         return rendered

@@ -57,6 +57,9 @@ class StreamedResponse(Output):
         tools: tools of the request; None if it has none.
     """
 
+    # Four events at its end have all of an item.
+    copies = 5
+
     def __init__(
         self,
         sink: EventSink,

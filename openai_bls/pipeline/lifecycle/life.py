@@ -43,6 +43,13 @@ class Running(Protocol):
         """Work that can be ended; None if there is none yet."""
 
 
+class Held(Protocol):
+    """What a request holds until its end."""
+
+    def end(self) -> None:
+        """Give it back."""
+
+
 class Life:
     """One request in progress, from its admission to its end. Belongs to the event loop's thread.
 
@@ -66,6 +73,7 @@ class Life:
         "_model",
         "_on_end",
         "_part",
+        "answer",
         "began_at",
         "images",
         "lease",
@@ -91,6 +99,8 @@ class Life:
         self.lease = lease
         self.images: MediaLease | None = None
         """Part of the images' budget that the request holds; None if it has no images."""
+        self.answer: Held | None = None
+        """Count of its answer, if that is collected whole."""
         self.work: Work | None = None
         """Generation of the request, once it is prepared."""
         self.began_at = context.work_began_at() if began_at is None else began_at
@@ -147,6 +157,8 @@ class Life:
         self.lease.end(tokens)
         if self.images is not None:
             self.images.end()
-        # It holds this: a cycle would keep what is large of an answer for long.
-        self.work = None
+        if self.answer is not None:
+            self.answer.end()
+        # Both hold this: a cycle would keep what is large of an answer for long.
+        self.answer = self.work = None
         self._count(-1)

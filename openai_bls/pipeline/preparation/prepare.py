@@ -21,6 +21,7 @@ from openai_bls.pipeline.generation.writer import Writer
 from openai_bls.pipeline.models.registry import ServedModel, Target
 from openai_bls.pipeline.preparation.checks import check, check_with_grammar, stop_token_ids, unsupported
 from openai_bls.pipeline.preparation.constraints import Constraint, constrain, tool_format
+from openai_bls.pipeline.preparation.echoed import check_echoed
 from openai_bls.pipeline.preparation.images import LoadImages
 from openai_bls.pipeline.preparation.prompts import Prompts, tokenize
 from openai_bls.pipeline.slices import Turns
@@ -58,6 +59,7 @@ async def prepare(
     await target.model.engine.ready()
     images = await load_images(request.images) if request.images else ()
     prompts = await tokenize(request, target.model, images, key=key)
+    check_echoed(request, map(len, prompts.token_ids), settings.max_body_bytes_in_flight)
     constraint = await constrain(request, target.model, prompts.tail, key)
     everywhere = settings.stop_strings == "output"
     return writer, make_sequences(request, target, prompts, constraint, writer, key, everywhere, turns), prompts

@@ -24,6 +24,7 @@ ATTACKS: dict[str, Callable[[Alice], None]] = {
     "choices": sequences.choices,
     "prompts": sequences.prompts,
     "long prompts": sequences.long_prompts,
+    "large answers": sequences.large_answers,
     "inputs": sequences.inputs,
     "carried": sequences.carried,
     "labels": sequences.labels,

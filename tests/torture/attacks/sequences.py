@@ -72,6 +72,25 @@ def long_prompts(alice: Alice) -> None:
     _from_some(alice, body)
 
 
+def large_answers(alice: Alice) -> None:
+    """Answers that repeat long prompts, and such as have the log-probabilities of all that is generated."""
+
+    def body() -> tuple[str, dict[str, Any]]:
+        n, length = alice.near(_CHOICES), alice.near(_PROMPT_TOKENS)
+        alice.note(f"n = {n} with a prompt of {length} tokens")
+        prompt = [alice.rng.randrange(10, 200) for _ in range(length)]
+        much: dict[str, Any] = alice.rng.choice([
+            {"prompt": prompt, "n": n, "echo": True, "max_tokens": 0},
+            {"prompt": [prompt] * n, "echo": True, "max_tokens": 1},
+            {"prompt": prompt[:9], "n": n, "max_tokens": length},
+            {"prompt": prompt[:9], "best_of": n, "n": 1, "max_tokens": length},
+        ])  # fmt: skip
+        stream = "best_of" not in much and alice.rng.random() < 0.3
+        return "/v1/completions", {"logprobs": 20, "ignore_eos": True, "stream": stream, **much}
+
+    _from_some(alice, body)
+
+
 def inputs(alice: Alice) -> None:
     """Texts to embed, to rank and to count."""
 

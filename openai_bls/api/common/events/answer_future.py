@@ -8,11 +8,12 @@ from typing import Generic, TypeVar
 
 from openai_bls.core.errors import ApiError
 from openai_bls.core.usage import Usage
+from openai_bls.pipeline.generation.collector import Collector
 
 T = TypeVar("T")
 
 
-class AnswerFuture(ABC, Generic[T]):
+class AnswerFuture(Collector, ABC, Generic[T]):
     """Resolves `answer` at the end of a request. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:

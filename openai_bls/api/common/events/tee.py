@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.pipeline.generation.collector import Collector
 from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import Writer
 
 
-class Tee:
+class Tee(Collector):
     """Writer that passes every event of a sequence on to two.
 
     Args:
@@ -20,6 +23,11 @@ class Tee:
     def __init__(self, stream: Writer, collector: Writer) -> None:
         self._stream = stream
         self._collector = collector
+
+    def count_by(self, count: Callable[[int], None]) -> None:
+        """Have what the collector keeps counted."""
+        if isinstance(self._collector, Collector):
+            self._collector.count_by(count)
 
     def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of tokens."""
