@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.core.engine import Engine
-from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingParams, TokenDelta
+from openai_bls.core.engine_types import GenerationRequest, Logprobs, PromptLogprobs, SamplingParams, TokenDelta
 
 GREEDY = SamplingParams(temperature=0)
 LIMIT_S = 120.0
@@ -41,7 +41,7 @@ class Answer:
     """When each token came."""
     logprobs: Logprobs = field(default_factory=lambda: Logprobs([], [], []))
     """Of all tokens, if they were asked for."""
-    prompt_logprobs: Logprobs | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     cached_tokens: int = 0
     embedding: list[float] | None = None
     kv_transfer_params: dict[str, Any] | None = None

@@ -94,6 +94,17 @@ class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Shape [n, k]: theirs."""
 
 
+class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Log-probabilities of the tokens of a prompt from its second token on (the first has no context), as in
+    `Logprobs`. Packed, since a long prompt has millions: `core.logprobs` packs and reads them."""
+
+    top: int
+    """k: likeliest tokens at each place."""
+    blocks: list[bytes]
+    """Rows of some tokens each. A row is 1 + 2k numbers of 4 bytes: the token's own log-probability (float32), the ids
+    (int32) of the likeliest tokens and theirs (float32)."""
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One sequence for an engine to generate."""
 
@@ -166,8 +177,8 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """The error is the request's fault (400), not the engine's (500)."""
     logprobs: Logprobs | None = None
     """Log-probabilities of `token_ids`, one for one; in every delta with tokens if requested."""
-    prompt_logprobs: Logprobs | None = None
-    """Log-probabilities of the prompt from its second token on (the first has no context), in the first delta."""
+    prompt_logprobs: PromptLogprobs | None = None
+    """Log-probabilities of the prompt, in the first delta."""
     cached_tokens: int = 0
     """Prompt tokens found in the KV cache, in the request's first delta."""
     embedding: list[float] | None = None

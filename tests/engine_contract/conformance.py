@@ -16,8 +16,10 @@ import pytest
 
 from openai_bls.core.engine import Engine
 from openai_bls.core.engine_types import EngineInfo, Grammar, SamplingParams, TokenDelta
+from openai_bls.core.logprobs import row_count
 from openai_bls.engines.capabilities import RANGES
 from tests.engine_contract.support import MAX_MODEL_LEN, Recorder, request
+from tests.prompt_logprobs import unpacked
 
 Started = tuple[Engine, Recorder]
 
@@ -211,7 +213,7 @@ class RequestContract:
         prompt_logprobs = recorder.deltas(1)[0].prompt_logprobs
         assert (prompt_logprobs is not None) == of_prompt
         if prompt_logprobs is not None:
-            pairs.append((prompt_logprobs, [6, 7]))
+            pairs.append((unpacked(prompt_logprobs), [6, 7]))
         for found, tokens in pairs:
             assert len(found.token_logprobs) == len(tokens)
             for token, own, ids, values in zip(
@@ -242,7 +244,7 @@ class RequestContract:
         assert recorder.reason(1) == "stop"
         assert recorder.ends[1].logprobs is None
         found = recorder.ends[1].prompt_logprobs
-        assert (None if found is None else found.top_token_ids) == ([[], []] if of_prompt else None)
+        assert (None if found is None else unpacked(found).top_token_ids) == ([[], []] if of_prompt else None)
         assert len(recorder.logprobs(2).token_logprobs) == len(recorder.tokens[2])
 
     def test_a_bias_brings_a_token_with_the_models_own_logprob(self, started: Started) -> None:
@@ -277,7 +279,7 @@ class RequestContract:
                 assert "prompt_logprobs" in (delta.error or "")
                 continue
             assert (delta.token_ids, delta.finish_reason, delta.logprobs) == ([], "length", None)
-            assert (None if delta.prompt_logprobs is None else len(delta.prompt_logprobs.token_logprobs)) == entries
+            assert (None if delta.prompt_logprobs is None else row_count(delta.prompt_logprobs)) == entries
         assert engine.stats().generated_tokens == before
 
     def test_min_tokens(self, started: Started) -> None:

@@ -6,8 +6,17 @@ import time
 from collections.abc import Sequence as TokenIds
 
 import msgspec
+import numpy as np
 
-from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, Logprobs, TokenDelta
+from openai_bls.core.engine_types import (
+    EngineFinishReason,
+    EngineInfo,
+    GenerationRequest,
+    Logprobs,
+    PromptLogprobs,
+    TokenDelta,
+)
+from openai_bls.core.logprobs import packed
 from openai_bls.engines.null.record import NullSettings
 from openai_bls.engines.output_end import OutputEnd
 
@@ -106,7 +115,7 @@ class Sequence:
         if request.logprobs is not None and delta.token_ids:
             logprobs = _logprobs(delta.token_ids, request.logprobs, vocab_size)
         if request.prompt_logprobs is not None and not position:
-            prompt_logprobs = _logprobs(request.prompt_token_ids[1:], request.prompt_logprobs, vocab_size)
+            prompt_logprobs = _prompt_logprobs(request.prompt_token_ids[1:], request.prompt_logprobs, vocab_size)
         return msgspec.structs.replace(delta, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
 
 
@@ -123,3 +132,10 @@ def _logprobs(token_ids: TokenIds[int], count: int, vocab_size: int) -> Logprobs
         [[(token_id + i) % vocab_size for i in range(count)] for token_id in token_ids],
         [[-float(i) for i in range(count)] for _ in token_ids],
     )
+
+
+def _prompt_logprobs(token_ids: TokenIds[int], count: int, vocab_size: int) -> PromptLogprobs:
+    """As `_logprobs` has them."""
+    own, places = np.array(token_ids, np.int64), np.arange(min(count, vocab_size))
+    top = (own[:, None] + places) % vocab_size
+    return packed(np.zeros(len(own)), top, np.broadcast_to(-places, top.shape))

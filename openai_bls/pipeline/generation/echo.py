@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from openai_bls.core.engine_types import Logprobs, TokenDelta
-from openai_bls.core.logprobs import TokenLogprob, of_prompt
+from openai_bls.core.engine_types import PromptLogprobs, TokenDelta
+from openai_bls.core.logprobs import TokenLogprob, of_prompt, row_count, rows_of
 from openai_bls.output.detokenizer.factory import Detokenizer
 from openai_bls.pipeline.generation.sequence import Sequence
 from openai_bls.pipeline.generation.writer import SequenceOwner
@@ -49,7 +49,7 @@ class Echo:
         self._take_turns = take_turns
         # What waits for the log-probabilities; None if nothing needs to.
         self._waiting: list[Callable[[], bool]] | None = [] if logprobs else None
-        self._logprobs: Logprobs | None = None
+        self._logprobs: PromptLogprobs | None = None
         self.length = 0
         """Characters of what has been decoded."""
         self._token_ids = token_ids
@@ -59,8 +59,8 @@ class Echo:
         self._pieces: list[str] = []
         self._offsets: list[int] = []
 
-    def brings(self, logprobs: Logprobs | None) -> None:
-        """Take the log-probabilities of the prompt's tokens from the second on, which its first choice has brought.
+    def brings(self, logprobs: PromptLogprobs | None) -> None:
+        """Take the log-probabilities of the prompt, which its first choice has brought.
 
         Raises:
             ValueError: there are none.
@@ -90,16 +90,14 @@ class Echo:
             yield [], self._text
             return
         count, logprobs = len(self._token_ids), self._logprobs
-        top = 0
-        if logprobs is not None:
-            if {count - 1} != {len(logprobs.token_logprobs), len(logprobs.top_token_ids), len(logprobs.top_logprobs)}:
-                raise ValueError("the engine sent log-probabilities of another prompt")
-            top = max(map(len, logprobs.top_token_ids), default=0)
-        size = max(1, PART_COST // (_TOKEN_COST + top))
+        if logprobs is not None and row_count(logprobs) != count - 1:
+            raise ValueError("the engine sent log-probabilities of another prompt")
+        rows = None if logprobs is None else rows_of(logprobs)
+        size = max(1, PART_COST // (_TOKEN_COST + (0 if logprobs is None else logprobs.top)))
         for start in range(0, count, size):
             end = min(start + size, count)
             self._decode(end)
-            tokens = [] if logprobs is None else of_prompt(self._token_ids, logprobs, self._offsets, start, end)
+            tokens = [] if rows is None else of_prompt(self._token_ids, rows, self._offsets, start, end)
             yield tokens, "".join(self._pieces[start:end])
 
     def _decode(self, end: int) -> None:

@@ -10,6 +10,7 @@ import threading
 import msgspec
 
 from openai_bls.transport.ipc.frames import GOODBYE, PING, ClientFrame, Frames, ServerFrame, pack
+from openai_bls.transport.ipc.prompt_blocks import BlockReceiver
 
 
 class LostError(Exception):
@@ -33,6 +34,7 @@ class EngineConnection:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._frames = Frames()
+        self._blocks = BlockReceiver()
         self._decoder = msgspec.msgpack.Decoder(ServerFrame)
         self._encoder = msgspec.msgpack.Encoder()
         self._poll = select.poll()
@@ -84,7 +86,9 @@ class EngineConnection:
                 if message == GOODBYE:
                     self.orderly = True
                 elif message != PING:
-                    found.append(self._decoder.decode(message))
+                    frame = self._decoder.decode(message)
+                    deltas = self._blocks.deltas(frame)
+                    found.append(frame if deltas is frame.deltas else msgspec.structs.replace(frame, deltas=deltas))
         except msgspec.DecodeError:
             raise LostError from None
         return found

@@ -12,6 +12,7 @@ from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc.frames import ClientFrame, ServerFrame
 from openai_bls.transport.ipc.link import Link, PartState
 from openai_bls.transport.ipc.pixel_sender import PixelSender
+from openai_bls.transport.ipc.prompt_blocks import BlockReceiver
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class ExchangeClient:
         self._loop = asyncio.get_running_loop()
         self._link = Link("engine", address, ServerFrame, self._take, self._lost)
         self._with_images = PixelSender(self._link, self._refuse)
+        self._blocks = BlockReceiver()
 
     @property
     def live(self) -> int:
@@ -149,7 +151,7 @@ class ExchangeClient:
         if frame.stats is not None:
             self.stats = frame.stats
         listeners = self._listeners
-        for delta in frame.deltas:
+        for delta in self._blocks.deltas(frame):
             if delta.finish_reason is None:
                 listener = listeners.get(delta.request_id)
             else:
@@ -160,6 +162,7 @@ class ExchangeClient:
     def _lost(self) -> None:
         self.stats = None
         self._with_images.clear()
+        self._blocks.clear()
         for result in self._updates.values():
             if not result.done():
                 result.set_exception(OverloadedError(self._link.why_closed))

@@ -26,6 +26,7 @@ from openai_bls.transport.ipc.frames import (
 )
 from openai_bls.transport.ipc.listener import GREETING_S, greeted
 from openai_bls.transport.ipc.pixels import IMAGES_GONE, PIXELS_WAIT_S, PixelReceiver
+from openai_bls.transport.ipc.prompt_blocks import BlockSender
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class Connection:
         self._encoder = msgspec.msgpack.Encoder()
         self._changed = threading.Condition()
         self._pending: list[TokenDelta] = []
+        self._blocks = BlockSender()
+        """Blocks that go out one at a time, each before what is pending then."""
         self._queued = bytearray()
         """Frames that go out before what is pending."""
         self._pong_due = False
@@ -92,11 +95,14 @@ class Connection:
             if self._closed:
                 return
             self._live.difference_update([d.request_id for d in deltas if d.finish_reason is not None])
+            deltas = self._blocks.passed(deltas)
             if self._unsent is not None:
                 self._pending += deltas
                 return
-            frames, lost = self._frames(deltas)
+            frames, lost = self._frames(deltas) if deltas else (b"", [])
             self._send(frames)
+            if self._unsent is None and self._blocks.waiting:
+                self._leave(b"")
         for request_id in lost:
             self._engine.cancel(request_id)
 
@@ -149,8 +155,12 @@ class Connection:
             # The client has gone; the reader notices too and cleans up.
             return
         if sent < len(frame):
-            self._unsent = frame[sent:]
-            self._changed.notify()
+            self._leave(frame[sent:])
+
+    def _leave(self, unsent: bytes) -> None:
+        """Leave the rest of a frame, and what comes after it, to the writer. With the lock."""
+        self._unsent = unsent
+        self._changed.notify()
 
     def close(self) -> None:
         """Send what is pending, then hang up."""
@@ -207,8 +217,13 @@ class Connection:
                     pending, self._pending = self._pending, []
                     queued, self._queued = bytes(self._queued), bytearray()
                     life, self._pong_due = pack(PING) if self._pong_due else b"", False
+                    ahead = b""
+                    if self._blocks.waiting:
+                        block, behind = self._blocks.next()
+                        ahead = pack(self._encoder.encode(ServerFrame(block=block)))
+                        pending += behind
                     frames, lost = self._frames(pending) if pending else (b"", [])
-                    self._unsent = life + queued + frames or None
+                    self._unsent = life + queued + ahead + frames or None
                 for request_id in lost:
                     self._engine.cancel(request_id)
         except OSError:
@@ -236,6 +251,7 @@ class Connection:
         with self._changed:
             self._closed = True
             orphans, self._live = self._live, set()
+            self._blocks = BlockSender()
             self._changed.notify()
         for request_id in orphans:
             self._engine.cancel(request_id)
@@ -260,6 +276,7 @@ class Connection:
         submissions, imageless = self._images.submissions(frame)
         with self._changed:
             self._live.update(request.request_id for request in submissions)
+            self._blocks.expect(submissions)
         if imageless:
             self.deliver([TokenDelta(i, [], "error", error=IMAGES_GONE) for i in imageless])
         for request in submissions:

@@ -14,6 +14,7 @@ from openai_bls.core.engine_types import (
     Grammar,
     Logprobs,
     LoraUpdate,
+    PromptLogprobs,
     SamplingParams,
     TokenDelta,
     UpdateResult,
@@ -70,6 +71,13 @@ class SharedMedia(msgspec.Struct, frozen=True, array_like=True):
     """Requests of the same frame, which have no `media`."""
 
 
+class PromptBlock(msgspec.Struct, frozen=True, array_like=True):
+    """Block of the log-probabilities of a request's prompt; all but the last one come in order, ahead of its deltas."""
+
+    request_id: int
+    data: bytes
+
+
 class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """Message of `openai_bls` to `tensorrt_llm`."""
 
@@ -105,6 +113,8 @@ class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     """Answer to an update, in a separate frame; for an adapter after the frame with the new `info`."""
     lora: LoraUpdate | None = None
     """Adapter that was loaded or unloaded; `info` is new, too."""
+    block: PromptBlock | None = None
+    """Block of a later delta, in a separate frame."""
 
 
 # msgspec works out the types of a struct when they are first asked for, and two threads that ask at once crash the
@@ -124,7 +134,7 @@ def _definitions() -> str:
 
 _STRUCTS: tuple[type[msgspec.Struct], ...] = (
     *(ClientFrame, ServerFrame, GenerationRequest, SamplingParams, Grammar, Logprobs),
-    *(PixelPiece, SharedMedia, MediaPrompt, Image),
+    *(PixelPiece, SharedMedia, MediaPrompt, Image, PromptBlock, PromptLogprobs),
     *(LoraUpdate, UpdateResult, TokenDelta, EngineInfo, EngineStats),
 )
 

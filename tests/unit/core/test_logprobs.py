@@ -5,9 +5,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openai_bls.core import logprobs
 from openai_bls.core.engine_types import GenerationRequest, Logprobs
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.output.stop_strings import StopMatcher
@@ -15,6 +18,7 @@ from openai_bls.pipeline.generation.echo import Echo, EchoingSequence
 from openai_bls.pipeline.generation.generation import Generation
 from openai_bls.pipeline.generation.sequence import Sequence
 from openai_bls.pipeline.generation.sequence_state import SequenceState
+from tests.prompt_logprobs import packed, unpacked
 from tests.unit.core_support import EOS, FakeEngineClient, tiny_detokenizers, token_ids
 
 DETOKENIZERS = tiny_detokenizers()
@@ -72,7 +76,7 @@ def answer(text: str, cuts: list[int], stop: str | None, *, echo: str = "") -> C
     more: dict[str, Any] = {}
     if echo:
         count = len(token_ids(echo)) - 1
-        more["prompt_logprobs"] = Logprobs([-0.25] * count, [[]] * count, [[]] * count)
+        more["prompt_logprobs"] = packed(Logprobs([-0.25] * count, [[]] * count, [[]] * count))
     while ids and request.request_id in engine.listeners:
         size = next(sizes)
         engine.deliver(0, ids[:size], **more)
@@ -109,3 +113,17 @@ def test_every_token_goes_out_with_the_text_in_which_it_begins(
 
 def _characters(text: str) -> list[int]:
     return [at for at, char in enumerate(text) for _ in char.encode()]
+
+
+@given(st.integers(0, 40), st.integers(0, 5), st.integers(1, 200))
+def test_packed_log_probabilities_are_whole_rows_in_blocks(length: int, top: int, block_bytes: int) -> None:
+    own = np.arange(length, dtype=np.float32) / -3
+    ids = np.arange(length * top).reshape(length, top) + (1 << 30)
+    values = -np.sqrt(np.arange(length * top, dtype=np.float32)).reshape(length, top)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logprobs, "BLOCK_BYTES", block_bytes)
+        found = logprobs.packed(own, ids, values)
+    row = 4 * (1 + 2 * top)
+    assert all(len(block) <= max(row, block_bytes) for block in found.blocks)
+    assert logprobs.row_count(found) == length
+    assert unpacked(found) == Logprobs(own.tolist(), ids.tolist(), values.tolist())

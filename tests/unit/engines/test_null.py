@@ -9,6 +9,7 @@ import pytest
 from openai_bls.core.engine_types import Grammar, Logprobs, SamplingParams
 from openai_bls.engines.null.engine import next_due
 from tests.engine_contract.support import VOCAB_SIZE, request
+from tests.prompt_logprobs import unpacked
 
 if TYPE_CHECKING:
     from tests.engine_contract.fixtures import EngineFactory
@@ -113,7 +114,7 @@ def test_made_up_logprobs(start: EngineFactory) -> None:
     engine.submit(request(1, prompt=(7, 8), max_tokens=2, logprobs=3, prompt_logprobs=1))
     recorder.wait_end(1)
     one, two = recorder.deltas(1)
-    assert one.prompt_logprobs == Logprobs([0.0], [[8]], [[0.0]])
+    assert unpacked(one.prompt_logprobs) == Logprobs([0.0], [[8]], [[0.0]])
     assert one.logprobs == Logprobs([0.0], [[4, 5, 6]], [[0.0, -1.0, -2.0]])
     assert two.logprobs == Logprobs([0.0], [[VOCAB_SIZE - 1, 0, 1]], [[0.0, -1.0, -2.0]])
     assert two.prompt_logprobs is None

@@ -16,6 +16,7 @@ from openai_bls.core.errors import (
     EngineError,
 )
 from openai_bls.output.detect import detect
+from tests.prompt_logprobs import packed
 from tests.unit.core_support import (
     EOS,
     Bench,
@@ -150,7 +151,7 @@ async def test_log_probabilities_of_a_chat() -> None:
 
 async def test_log_probabilities_of_an_echoed_prompt() -> None:
     bench = Bench()
-    prompt = Logprobs([-1.0, -2.0], [[3], [4]], [[-0.1], [-0.2]])
+    prompt = packed(Logprobs([-1.0, -2.0], [[3], [4]], [[-0.1], [-0.2]]))
     request = completion(prompt="aé", echo=True, logprobs=1, max_tokens=2)
     choice = (await whole(bench, request, "xy", prompt_logprobs=prompt))["choices"][0]
     assert bench.engine.requests[0].prompt_logprobs == 1
@@ -165,7 +166,7 @@ async def test_log_probabilities_of_an_echoed_prompt() -> None:
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0}])
 async def test_an_echo_of_what_is_left_of_a_prompt(fields: dict[str, Any]) -> None:
     bench = Bench()
-    more: dict[str, Any] = {"prompt_logprobs": Logprobs([-1.0], [[]], [[]])} if fields else {}
+    more: dict[str, Any] = {"prompt_logprobs": packed(Logprobs([-1.0], [[]], [[]]))} if fields else {}
     request = completion(prompt="abcdef", echo=True, truncate_prompt_tokens=2, **fields)
     assert (await whole(bench, request, "X", **more))["choices"][0]["text"] == "efX"
     assert bench.engine.requests[0].prompt_token_ids == token_ids("ef")
@@ -174,7 +175,7 @@ async def test_an_echo_of_what_is_left_of_a_prompt(fields: dict[str, Any]) -> No
 async def test_the_prompt_has_no_part_in_which_answer_is_best() -> None:
     bench = Bench()
     task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0, best_of=2))
-    prompt = Logprobs([-10.0], [[]], [[]])
+    prompt = packed(Logprobs([-10.0], [[]], [[]]))
     for at, values in enumerate(([-1.0], [-1.5, -1.5, -1.5])):
         logprobs = Logprobs(values, [[]] * len(values), [[]] * len(values))
         bench.engine.deliver(at, str(at) * len(values), "length", logprobs=logprobs, prompt_logprobs=prompt)

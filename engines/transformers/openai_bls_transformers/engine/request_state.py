@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
+from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, PromptLogprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.grammars.matcher import Constraint
@@ -60,7 +60,7 @@ class RequestState:
         self.drafter: Drafter | None = None
         self.images: PromptImages | None = None
         """Images of the prompt, which the batcher gets once they are prepared."""
-        self.prompt_logprobs: Logprobs | None = None
+        self.prompt_logprobs: PromptLogprobs | None = None
         """Log-probabilities of the prompt, for the first delta."""
         self.received_at = time.monotonic()
         self.batched = False

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from openai_bls.core.engine_types import GenerationRequest, Logprobs
+from openai_bls.core.engine_types import GenerationRequest, PromptLogprobs
+from openai_bls.core.logprobs import packed
 from openai_bls.engines.not_finite import NotFiniteError
 
 _SLICE_NUMBERS = 1 << 24
@@ -24,7 +25,7 @@ _SLICE_NUMBERS = 1 << 24
 class PromptFindings:
     """Results of a pass over a prompt."""
 
-    prompt_logprobs: Logprobs | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     embedding: list[float] | None = None
 
 
@@ -90,11 +91,11 @@ def _pooled(hidden: torch.Tensor, pooling: str | None) -> list[float]:
     return found
 
 
-def _logprobs(model: Any, ids: torch.Tensor, output: Any, count: int) -> Logprobs:
+def _logprobs(model: Any, ids: torch.Tensor, output: Any, count: int) -> PromptLogprobs:
     """Log-probabilities of a prompt [1, tokens] from its second token on, by slices of `output`."""
-    found = Logprobs([], [], [])
     targets = ids[0, 1:]
     rows = max(1, _SLICE_NUMBERS // model.config.get_text_config().vocab_size)
+    parts = []
     for start, part in _logits(model, ids, output, rows):
         logits = part.float()
         total = logits.logsumexp(dim=-1, keepdim=True)
@@ -102,10 +103,11 @@ def _logprobs(model: Any, ids: torch.Tensor, output: Any, count: int) -> Logprob
             raise NotFiniteError
         top = logits.topk(min(count, logits.size(-1)), dim=-1)
         own = logits.gather(-1, targets[start : start + rows].unsqueeze(-1)) - total
-        found.token_logprobs.extend(own.squeeze(-1).tolist())
-        found.top_token_ids.extend(top.indices.tolist())
-        found.top_logprobs.extend((top.values - total).tolist())
-    return found
+        parts.append((own.squeeze(-1), top.indices, top.values - total))
+    if not parts:
+        return PromptLogprobs(count, [])
+    own, top_token_ids, top_logprobs = (torch.cat(columns).cpu().numpy() for columns in zip(*parts, strict=True))
+    return packed(own, top_token_ids, top_logprobs)
 
 
 def _logits(model: Any, ids: torch.Tensor, output: Any, rows: int) -> Iterator[tuple[int, torch.Tensor]]:

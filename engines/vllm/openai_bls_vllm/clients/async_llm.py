@@ -21,6 +21,9 @@ from openai_bls_vllm.module import Vllm
 
 logger = logging.getLogger(__name__)
 
+_PLACES_AT_ONCE = 256
+"""Places of a prompt whose log-probabilities are read in a turn of the event loop: some milliseconds."""
+
 
 class _Event(msgspec.Struct):
     type: int
@@ -110,7 +113,8 @@ class AsyncLlmClient:
             async for output in outputs:
                 if generation.media is not None and output.prompt_token_ids:
                     media.require_same(generation, output.prompt_token_ids)
-                self._take(plain_output(request_id, output, generation))
+                found = await prompt_rows(output.prompt_logprobs or (), generation)
+                self._take(plain_output(request_id, output, generation, found))
         except self._dead_error as error:
             self._listeners.death(error)
         except ValueError as error:
@@ -174,22 +178,20 @@ class AsyncLlmClient:
         self._llm.shutdown()
 
 
-def plain_output(request_id: str, output: Any, generation: Generation) -> PlainOutput:
+def plain_output(request_id: str, output: Any, generation: Generation, prompt: Any) -> PlainOutput:
     """A `RequestOutput` of the kind DELTA in the form of an engine core's output.
 
     Args:
         request_id: id of the request.
         output: output of `AsyncLLM.generate`.
         generation: the request.
+        prompt: rows of its prompt.
     """
     completion = output.outputs[0]
     token_ids = list(completion.token_ids)
     sampled = None
     if completion.logprobs and token_ids:
         sampled = rows(completion.logprobs, token_ids, generation.params["logprobs"])
-    prompt = None
-    if output.prompt_logprobs and len(output.prompt_logprobs) > 1:
-        prompt = rows(output.prompt_logprobs[1:], generation.prompt_token_ids[1:], generation.params["prompt_logprobs"])
     return PlainOutput(
         request_id,
         token_ids,
@@ -202,6 +204,24 @@ def plain_output(request_id: str, output: Any, generation: Generation) -> PlainO
         kv_transfer_params=output.kv_transfer_params,
         spec_decode_metrics=getattr(completion, "spec_decode_metrics", None),
     )
+
+
+async def prompt_rows(places: Sequence[Any], generation: Generation) -> tuple[Any, Any] | None:
+    """Rows of a prompt from its second token on; None if there are none. Others have turns of the event loop meanwhile.
+
+    Args:
+        places: as in `rows`, for each token of the prompt.
+        generation: the request.
+    """
+    if len(places) < 2:
+        return None
+    k = generation.params["prompt_logprobs"]
+    ids, values = np.empty((len(places), 1 + k), np.int32), np.empty((len(places), 1 + k), np.float32)
+    for start in range(1, len(places), _PLACES_AT_ONCE):
+        part = slice(start, start + _PLACES_AT_ONCE)
+        ids[part], values[part] = rows(places[part], generation.prompt_token_ids[part], k)
+        await asyncio.sleep(0)
+    return ids[1:], values[1:]
 
 
 def rows(places: Sequence[Any], token_ids: Sequence[int], k: int) -> tuple[Any, Any]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from openai_bls.core.engine_types import GenerationRequest, Logprobs, TokenDelta
+import numpy as np
+
+from openai_bls.core.engine_types import GenerationRequest, Logprobs, PromptLogprobs, TokenDelta
+from openai_bls.core.logprobs import packed
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.not_finite import NotFiniteError, require_numbers
 from openai_bls.engines.output_end import End, OutputEnd
@@ -114,7 +117,7 @@ class Cursor:
             kv_transfer_params=output.kv_transfer_params,
         )
 
-    def _prompt_logprobs(self, output: Output) -> Logprobs | None:
+    def _prompt_logprobs(self, output: Output) -> PromptLogprobs | None:
         if self.request.prompt_logprobs is None:
             return None
         return prompt_logprobs(output.new_prompt_logprobs_tensors, self.request.prompt_logprobs)
@@ -157,35 +160,32 @@ def sampled_logprobs(lists: Any, count: int, k: int | None) -> Logprobs:
     """Log-probabilities of the first `count` tokens of an output, with the `k` likeliest of each place.
 
     Raises:
+        NotFiniteError: a token's own is NaN.
         ValueError: vLLM sent fewer places.
     """
     ids, values = lists[0], lists[1]
     if len(values) < count:
         raise ValueError(f"the output has log-probabilities of {len(values)} of {count} tokens")
-    return _rows(ids[:count], values[:count], k or 0)
+    # Rows [token itself, likeliest, second, ...], as wide as the widest of their batch.
+    top = slice(1, (k or 0) + 1)
+    own = [float(value) for value in values[:count, 0].tolist()]
+    require_numbers(own)
+    return Logprobs(own, ids[:count, top].tolist(), values[:count, top].tolist())
 
 
-def prompt_logprobs(tensors: Any, k: int) -> Logprobs:
-    """Log-probabilities of a prompt from its second token on; a prompt of one token has none."""
-    if tensors is None:
-        return Logprobs([], [], [])
-    return _rows(tensors[0], tensors[1], k)
-
-
-def _rows(ids: Any, values: Any, k: int) -> Logprobs:
-    """Log-probabilities of rows [token itself, likeliest, second, ...], which may be wider than asked for: vLLM's rows
-    are as wide as the widest of their batch.
+def prompt_logprobs(tensors: Any, k: int) -> PromptLogprobs:
+    """Log-probabilities of a prompt from its second token on; a prompt of one token has none.
 
     Raises:
         NotFiniteError: a token's own is NaN.
     """
-    own = [float(value) for value in values[:, 0].tolist()]
-    require_numbers(own)
-    return Logprobs(
-        own,
-        ids[:, 1 : k + 1].tolist(),
-        values[:, 1 : k + 1].tolist(),
-    )
+    if tensors is None:
+        return PromptLogprobs(k, [])
+    ids, values = np.asarray(tensors[0]), np.asarray(tensors[1])
+    own = values[:, 0]
+    # NaN is the largest of what it is among.
+    require_numbers([own.max(initial=-np.inf)])
+    return packed(own, ids[:, 1 : k + 1], values[:, 1 : k + 1])
 
 
 def nans(output: Any) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.support.asking import Answer, Asker
 from openai_bls.core.engine_types import GenerationRequest, Logprobs
+from tests.prompt_logprobs import unpacked
 from tests_vllm.installed import cases
 from tests_vllm.installed.conftest import LIMIT_S, Served
 
@@ -24,7 +25,7 @@ def compare(found: Sequence[Answer], wanted: Sequence[Answer]) -> None:
         close(one.logprobs, other.logprobs)
         assert (one.prompt_logprobs is None) == (other.prompt_logprobs is None)
         if one.prompt_logprobs is not None and other.prompt_logprobs is not None:
-            close(one.prompt_logprobs, other.prompt_logprobs)
+            close(unpacked(one.prompt_logprobs), unpacked(other.prompt_logprobs))
 
 
 def close(one: Logprobs, other: Logprobs) -> None:

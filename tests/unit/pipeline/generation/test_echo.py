@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_bls.core.engine_types import GenerationRequest, Logprobs
+from openai_bls.core.engine_types import GenerationRequest, Logprobs, PromptLogprobs
 from openai_bls.core.errors import EngineError, OverloadedError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.output.stops import StopStrings
 from openai_bls.pipeline.generation.echo import PART_COST, Echo, EchoingSequence
 from openai_bls.pipeline.generation.generation import Generation
 from openai_bls.pipeline.slices import Turns
+from tests.prompt_logprobs import packed, unpacked
 from tests.unit.core_support import FakeEngineClient, tiny_detokenizers, token_ids
 from tests.unit.pipeline.generation.test_generation import Recorder
 
@@ -74,7 +75,9 @@ class Echoing:
 
     def deliver(self, at: int, tokens: str, reason: str | None = None, *, first: bool = False) -> None:
         """A delta of sequence number `at`; the first one of the first sequence has what is told of the prompt."""
-        found = of_a_prompt(len(self.prompt), self.top) if first and not at and self.top is not None else None
+        found = None
+        if first and not at and self.top is not None:
+            found = packed(of_a_prompt(len(self.prompt), self.top))
         self.engine.deliver(at, tokens, reason, prompt_logprobs=found)
 
     async def turn(self) -> None:
@@ -123,7 +126,7 @@ def test_an_echo_in_parts_is_the_prompt(pieces: list[str], top: int | None, choi
                 continue
             found = echoing.tokens(index)
             assert [token.token_id for token in found] == prompt + token_ids("xyz")
-            given = of_a_prompt(len(prompt), top)
+            given = unpacked(packed(of_a_prompt(len(prompt), top)))
             assert [token.logprob for token in found[: len(prompt)]] == [None, *given.token_logprobs]
             tops = [list(zip(*both, strict=True)) for both in zip(given.top_token_ids, given.top_logprobs, strict=True)]
             assert [token.top for token in found[: len(prompt)]] == [[], *tops]
@@ -185,7 +188,14 @@ async def test_an_engine_that_is_lost_fails_an_echo_at_once() -> None:
 @pytest.mark.parametrize("count", [0, 3])
 async def test_log_probabilities_of_another_prompt_fail_the_request(count: int) -> None:
     echoing = Echoing(token_ids("ab"), 1)
-    echoing.engine.deliver(0, "x", prompt_logprobs=of_a_prompt(count, 1))
+    echoing.engine.deliver(0, "x", prompt_logprobs=packed(of_a_prompt(count, 1)))
+    await echoing.end()
+    assert isinstance(echoing.writer.events[-1][1], EngineError)
+
+
+async def test_rows_that_are_cut_fail_the_request() -> None:
+    echoing = Echoing(token_ids("abc"), 1)
+    echoing.engine.deliver(0, "x", prompt_logprobs=PromptLogprobs(1, [bytes(18), bytes(6)]))
     await echoing.end()
     assert isinstance(echoing.writer.events[-1][1], EngineError)
 

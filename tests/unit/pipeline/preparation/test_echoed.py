@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from openai_bls.core.engine_types import Logprobs
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.pipeline.preparation.echoed import check_echoed
+from tests.prompt_logprobs import packed
 from tests.unit.core_support import Bench, completion, token_ids
 from tests.unit.pipeline.serving import begin, body_of
 
@@ -58,7 +59,7 @@ def test_what_an_answer_repeats_is_about_what_was_counted(
         for at in range(n * len(lengths)):
             found = None
             if top is not None and at % n == 0:
-                found = of_an_engine(rng, lengths[at // n] - 1, top)
+                found = packed(of_an_engine(rng, lengths[at // n] - 1, top))
             bench.engine.deliver(at, "", "length", prompt_logprobs=found)
         choices = body_of(await task)["choices"]
         assert [choice["text"] for choice in choices] == [text for text in texts for _ in range(n)]

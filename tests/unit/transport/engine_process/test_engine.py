@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from openai_bls.core.engine import LoraError, PrefixCacheError
-from openai_bls.core.engine_types import EngineInfo, TokenDelta
+from openai_bls.core.engine_types import EngineInfo, PromptLogprobs, TokenDelta
+from openai_bls.core.logprobs import BLOCK_BYTES
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.ipc import link
@@ -74,6 +77,19 @@ def test_requests_go_there_and_back(world: World) -> None:
     world.engine.cancel(2)
     assert world.taken.wait_end(2).finish_reason == "cancelled"
     assert world.source.engine.cancelled == [inner]
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 20])
+def test_log_probabilities_of_a_prompt_are_in_the_first_delta(world: World, blocks: int) -> None:
+    found = PromptLogprobs(1, [os.urandom(BLOCK_BYTES) for _ in range(blocks)])
+    world.engine.submit(msgspec.structs.replace(request(1), prompt_logprobs=1))
+    engine = world.source.engine
+    engine.wait_for(lambda: engine.submitted)
+    inner = engine.submitted[-1].request_id
+    engine.step(TokenDelta(inner, [7], prompt_logprobs=found))
+    engine.step(TokenDelta(inner, [8], "length"))
+    world.taken.wait_end(1)
+    assert world.taken.deltas == [TokenDelta(1, [7], prompt_logprobs=found), TokenDelta(1, [8], "length")]
 
 
 def test_a_lost_process_ends_its_requests_and_comes_back(world: World) -> None:

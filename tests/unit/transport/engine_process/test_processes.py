@@ -127,7 +127,9 @@ def world() -> Iterator[World]:
 def test_the_process_imports_what_an_engine_needs_and_no_more(bare: Path) -> None:
     command = [str(bare), "-c", IMPORTS, str(BOOTSTRAP)]
     found = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
-    assert set(json.loads(found)) <= {"msgspec", "openai_bls", "numpy", "typing_extensions"}
+    # numpy has modules of Cython's.
+    names = {name for name in json.loads(found) if "cython" not in name}
+    assert names <= {"msgspec", "openai_bls", "numpy", "typing_extensions"}
 
 
 def test_an_engine_in_a_bare_interpreter(world: World, bare: Path) -> None:

@@ -18,6 +18,7 @@ from openai_bls.core.engine import PrefixCacheError
 from openai_bls.core.engine_types import Logprobs, SamplingParams, TokenDelta
 from openai_bls_transformers.model import prompt_forward
 from tests.engine_contract.support import GREEDY, VOCAB_SIZE, Recorder, request, run_all
+from tests.prompt_logprobs import unpacked
 from tests_transformers.engine.engine.test_engine import COUNT, PROMPTS, expected, generate, model
 from tests_transformers.engine.overlapping import IN_EVERY_WAY, steps, ways
 from tests_transformers.engine.restarts import counted_restarts
@@ -178,9 +179,7 @@ def test_prompt_logprobs(start: EngineFactory, model: Any, expected: list[list[i
         assert recorder.tokens[200 + i] == wanted[i]  # beside them as always
         assert recorder.tokens[i] == (wanted[i] if i % 2 else [])
         assert recorder.reason(i) == "length"
-        found = first(recorder, i).prompt_logprobs
-        assert found is not None
-        check(found, prompt[1:], distribution(model, prompt)[:-1], i)
+        check(unpacked(first(recorder, i).prompt_logprobs), prompt[1:], distribution(model, prompt)[:-1], i)
     # And afterwards.
     assert run_all(engine, recorder, [request(300, prompt=PROMPTS[7], max_tokens=COUNT)]) == [wanted[7]]
 
@@ -217,9 +216,7 @@ def test_another_attention_is_put_back(start: EngineFactory, model: Any) -> None
     recorder.wait_end(*range(4), *range(100, 104))
     assert [recorder.tokens[i] for i in range(4)] == [recorder.tokens[100 + i] for i in range(4)] == wanted
     for i, prompt in enumerate(PROMPTS[:4]):
-        found = first(recorder, 100 + i).prompt_logprobs
-        assert found is not None
-        check(found, prompt[1:], distribution(model, prompt)[:-1], 2)
+        check(unpacked(first(recorder, 100 + i).prompt_logprobs), prompt[1:], distribution(model, prompt)[:-1], 2)
     assert run_all(engine, recorder, [request(200, prompt=PROMPTS[0], max_tokens=COUNT)]) == wanted[:1]
 
 

@@ -26,6 +26,7 @@ from openai_bls_transformers.record import EmbeddedRecord
 from tests.engine_contract.fixtures import EngineFactory
 from tests.engine_contract.support import change_record, request, run_all
 from tests.processors import picture
+from tests.prompt_logprobs import unpacked
 from tests.unit.builder.repositories import make_repository
 from tests.waiting import until
 from tests_transformers.architectures.comparison import answers, difference
@@ -129,7 +130,7 @@ def test_other_fields_hold_with_images(made: Made, processor: VisionProcessor, s
     embedding = recorder.ends[3].embedding
     assert embedding is not None
     assert sum(value * value for value in embedding) == pytest.approx(1, abs=1e-4)
-    assert len(recorder.deltas(4)[0].prompt_logprobs.token_logprobs) == 2  # type: ignore[union-attr]
+    assert len(unpacked(recorder.deltas(4)[0].prompt_logprobs).token_logprobs) == 2
 
 
 def test_a_request_is_cancelled_while_its_image_is_prepared(

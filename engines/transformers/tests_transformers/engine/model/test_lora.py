@@ -18,6 +18,7 @@ from openai_bls.engines.registry import create_engine
 from openai_bls_transformers.model.lora_layers import LoraLayers
 from tests.engine_contract.fixtures import EngineFactory
 from tests.engine_contract.support import Recorder, request, run_all
+from tests.prompt_logprobs import unpacked
 from tests_transformers.engine.adapters import EVERYTHING, QUERIES, Reference, load_model, make_adapter, with_adapters
 from tests_transformers.engine.overlapping import overlap
 
@@ -111,8 +112,7 @@ def test_prompt_logprobs_and_embeddings(start: Start, folders: dict[str, Path], 
     prompt = PROMPTS[3]
     for n, name in enumerate(("everything", None)):
         run_all(engine, recorder, [request(n, prompt, max_tokens=1, prompt_logprobs=0, lora_name=name)])
-        found = recorder.deltas(n)[0].prompt_logprobs
-        assert found is not None
+        found = unpacked(recorder.deltas(n)[0].prompt_logprobs)
         rows = reference.logprobs(name, prompt)[:-1]
         wanted = rows.gather(-1, torch.tensor(prompt[1:]).unsqueeze(-1)).squeeze(-1).tolist()
         assert found.token_logprobs == pytest.approx(wanted, abs=CLOSE)

@@ -13,6 +13,7 @@ from transformers import Qwen2ForCausalLM
 
 from openai_bls_transformers.model import prompt_forward
 from tests.engine_contract.support import VOCAB_SIZE, request
+from tests.prompt_logprobs import unpacked
 
 PROMPT = [5, 6, 7, 300, 2, 2, 9, 511, 40, 41, 42]
 
@@ -74,8 +75,7 @@ def test_slices(
         wanted = model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0].log_softmax(-1)
     model.rows.clear()
     found = prompt_forward.prompt_pass(model, request(1, prompt, 0, prompt_logprobs=3, pooling="last"))
-    logprobs = found.prompt_logprobs
-    assert logprobs is not None
+    logprobs = unpacked(found.prompt_logprobs)
     own = [float(wanted[at, token]) for at, token in enumerate(prompt[1:])]
     assert logprobs.token_logprobs == pytest.approx(own, abs=1e-4)
     top = wanted[:-1].topk(3)

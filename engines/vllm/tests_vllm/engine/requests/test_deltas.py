@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_bls.core.engine_types import Grammar, TokenDelta
+from openai_bls.core.engine_types import Grammar, Logprobs, TokenDelta
 from openai_bls.engines.not_finite import NotFiniteError
+from openai_bls_vllm.clients import async_llm
 from openai_bls_vllm.requests.deltas import Cursor
 from openai_bls_vllm.requests.live_requests import LiveRequests
 from openai_bls_vllm.requests.sampling import Runner
+from tests.prompt_logprobs import unpacked
 from tests_vllm.engine.vllm_support import INFO, CoreOutput, Event, Prefill, asked
 
 
@@ -117,8 +120,53 @@ def test_a_prompt_alone(prompt: list[int]) -> None:
     request = asked(max_tokens=0, prompt_logprobs=0, prompt_token_ids=prompt)
     (delta,) = run(Cursor(request), output(4, reason="length", new_prompt_logprobs_tensors=tensors))
     assert (delta.token_ids, delta.finish_reason) == ([], "length")
-    assert delta.prompt_logprobs is not None
-    assert len(delta.prompt_logprobs.token_logprobs) == len(prompt) - 1
+    assert len(unpacked(delta.prompt_logprobs).token_logprobs) == len(prompt) - 1
+
+
+def test_a_prompt_has_as_many_rivals_as_were_asked_for() -> None:
+    wide = rows(([6, 8, 6], [-1.0, -0.5, -1.0]), ([7, 7, 5], [-np.inf, -0.25, -3.0]))
+    request = asked(max_tokens=0, prompt_logprobs=1, prompt_token_ids=[5, 6, 7])
+    (delta,) = run(Cursor(request), output(4, reason="length", new_prompt_logprobs_tensors=wide))
+    assert unpacked(delta.prompt_logprobs) == Logprobs([-1.0, -np.inf], [[8], [7]], [[-0.5], [-0.25]])
+    nan = rows(([6], [-1.0]), ([7], [np.nan]))
+    with pytest.raises(NotFiniteError):
+        run(Cursor(request), output(4, reason="length", new_prompt_logprobs_tensors=nan))
+
+
+@given(st.integers(0, 700), st.integers(0, 3))
+def test_a_long_prompt_of_the_public_client_is_read_in_turns(length: int, k: int) -> None:
+    """vLLM's mappings have the token itself, and it may be among the likeliest."""
+    token_ids = [at % 11 for at in range(length)]
+    places: list[Any] = [None]
+    for at in range(1, length):
+        others = {
+            (token_ids[at] + rank) % 11: SimpleNamespace(rank=rank, logprob=-rank / 4) for rank in range(1, k + 1)
+        }
+        places.append({**others, token_ids[at]: SimpleNamespace(rank=None, logprob=-at / 8)})
+    generation: Any = SimpleNamespace(prompt_token_ids=token_ids, params={"prompt_logprobs": k})
+
+    async def read() -> tuple[Any, int]:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        found = await async_llm.prompt_rows(places[:length], generation)
+        task.cancel()
+        return found, turns
+
+    found, turns = asyncio.run(read())
+    assert turns >= (length - 1) // 256
+    if length < 2:
+        assert found is None
+        return
+    ids, values = found
+    assert ids.tolist() == [[one, *((one + rank) % 11 for rank in range(1, k + 1))] for one in token_ids[1:]]
+    assert values.tolist() == [[-at / 8, *(-rank / 4 for rank in range(1, k + 1))] for at in range(1, length)]
 
 
 def test_logits_that_are_not_finite() -> None:
