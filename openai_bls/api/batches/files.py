@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, get_args
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
-from openai_bls.api.batches.disk import copied, on_disk
+from openai_bls.api.batches.disk import copied, on_disk, piece
 from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.records import KEPT_S, FileRecord
 from openai_bls.api.batches.room import Upload, files_to_delete
@@ -186,7 +189,7 @@ class FileHandlers:
         """GET /v1/files/{file_id}/content."""
         record = await self._file(request, context)
         try:
-            return await on_disk(context.key, OpenFileResponse, self._folder.data(record.id))
+            return await on_disk(context.key, OpenFileResponse, self._folder.data(record.id), context.key)
         except FileNotFoundError:
             raise _no_such_file(record.id) from None
 
@@ -208,21 +211,63 @@ class FileHandlers:
 
 
 class OpenFileResponse(FileResponse):
-    """Content of a file that is held open: it may be deleted before its end.
+    """Content of a file that is held open: it may be deleted before its end. It is read in turns of an API key, as
+    `FileResponse` would read it on threads that all keys share.
+
+    Args:
+        path: path of the file.
+        key: name of the key.
 
     Raises:
-        FileNotFoundError: it has been already.
+        FileNotFoundError: it has been deleted already.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        number = self._file.fileno()
-        super().__init__(f"/proc/self/fd/{number}", media_type="application/octet-stream", stat_result=os.fstat(number))
+    def __init__(self, path: Path, key: str) -> None:
+        self._key = key
+        self._file = path.open("rb", buffering=0)
+        self._piece: Future[bytes] | None = None
+        status = os.fstat(self._file.fileno())
+        super().__init__(path, media_type="application/octet-stream", stat_result=status)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the content, and close the file."""
-        with self._file:
-            await super().__call__(scope, receive, send)
+        """Send the content, or the one range of it that is asked for, and close the file."""
+        told: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            told.append(message)
+
+        try:
+            # To HEAD it tells the status and the range, and reads nothing.
+            await super().__call__({**scope, "method": "HEAD", "headers": _of_one_range(scope)}, receive, keep)
+            status, headers = told[0]["status"], Headers(raw=told[0]["headers"])
+            if scope["method"] == "HEAD" or status not in (200, 206):
+                for message in told:
+                    await send(message)
+                return
+            found = re.match(r"bytes (\d+)-", headers.get("content-range", ""))
+            content = self._pieces(int(found[1]) if found else 0, int(headers["content-length"]))
+            await StreamingResponse(content, status, headers)(scope, receive, send)
+        finally:
+            if self._piece is None:
+                self._file.close()
+            else:
+                # The client may leave while a thread reads.
+                self._piece.add_done_callback(lambda _: self._file.close())
+
+    async def _pieces(self, start: int, size: int) -> AsyncGenerator[bytes, None]:
+        end = start + size
+        while start < end:
+            self._piece = piece(self._key, os.pread, self._file.fileno(), min(self.chunk_size, end - start), start)
+            read = await asyncio.wrap_future(self._piece)
+            if not read:
+                raise OSError("the file has been cut")
+            start += len(read)
+            yield read
+
+
+def _of_one_range(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """Headers of a request, without a `Range` of several: a server may send the whole instead."""
+    return [(name, value) for name, value in scope["headers"] if name != b"range" or b"," not in value]
 
 
 def image_path(folder: Folder, file_id: str, key: str) -> Path | None:

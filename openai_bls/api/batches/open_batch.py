@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from openai_bls.api.batches import lines
+from openai_bls.api.batches.disk import in_thread
 from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.lines import Line, Place, Tally
 from openai_bls.api.batches.records import BatchRecord, Closed
@@ -57,10 +57,10 @@ class OpenBatch:
     async def open(self) -> None:
         """Find out which requests have results. For one that was closed that is known without reading them."""
         closed = self.batch.closed_at
-        if closed is not None and closed == await asyncio.to_thread(self._closed, closed.start):
+        if closed is not None and closed == await in_thread(self.batch.owner, self._closed, closed.start):
             self._start = closed.start
         else:
-            self._answered = await in_thread(self._count_results)
+            self._answered = await in_thread(self.batch.owner, self._count_results)
 
     @property
     def left(self) -> int:
@@ -77,7 +77,7 @@ class OpenBatch:
     async def next(self) -> tuple[Line, Place] | None:
         """The next request without a result, and its place; None after the last."""
         async with self._reading:
-            return self._read.popleft() if self._read else await in_thread(self._next)
+            return self._read.popleft() if self._read else await in_thread(self.batch.owner, self._next)
 
     def _next(self) -> tuple[Line, Place] | None:
         """See `next`. A line that was put back comes after all others: it may be for a model that is not loaded."""
@@ -107,7 +107,7 @@ class OpenBatch:
 
         async with self._writing:
             if is_large(body):
-                await in_thread(add)
+                await in_thread(self.batch.owner, add)
             else:
                 add()
             self._unwritten_results += 1
@@ -117,7 +117,7 @@ class OpenBatch:
     async def write(self) -> None:
         """Write the record."""
         self._unwritten_results, self._written_at = 0, time.monotonic()
-        await in_thread(self._folder.write_batch, self.batch)
+        await in_thread(self.batch.owner, self._folder.write_batch, self.batch)
 
     async def write_progress(self, interval_s: float) -> None:
         """Write the record if it counts other results than `interval_s` seconds ago."""
@@ -133,14 +133,14 @@ class OpenBatch:
             self.batch.closed_at = self._closed(start) if in_order else None
             self._folder.write_batch(self.batch)
 
-        await in_thread(close)
+        await in_thread(self.batch.owner, close)
 
     async def finish(self) -> None:
         """Make files of the results, and the record that of an ended batch.
 
         Nothing else may be in progress. Done again after a crash, it makes the same files.
         """
-        await in_thread(self._finish)
+        await in_thread(self.batch.owner, self._finish)
 
     def _finish(self) -> None:
         batch, folder = self.batch, self._folder
@@ -196,16 +196,3 @@ class OpenBatch:
     def _closed(self, start: int) -> Closed:
         """State of the files, where the lines before `start` have results."""
         return Closed(start, *(path.stat().st_size if path.exists() else 0 for path in (self._output, self._errors)))
-
-
-async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Result of `work` in a thread. Cancelled, this ends with the thread, so that a lock is held as long as that."""
-    return await to_its_end(asyncio.ensure_future(asyncio.to_thread(work, *arguments)))
-
-
-async def to_its_end(future: asyncio.Future[T]) -> T:
-    """Result of a future. Cancelled, this ends with the future, which is not cancelled."""
-    try:
-        return await asyncio.shield(future)
-    finally:
-        await asyncio.wait([future])

@@ -15,8 +15,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from openai_bls.api.batches.disk import in_thread
 from openai_bls.api.batches.folder import Folder
-from openai_bls.api.batches.open_batch import OpenBatch, in_thread
+from openai_bls.api.batches.open_batch import OpenBatch
 from openai_bls.api.batches.records import ENDED, BatchRecord
 from openai_bls.api.batches.running import Running
 from openai_bls.api.batches.turns import Rounds, Turns
@@ -28,9 +29,9 @@ from openai_bls.api.http.handlers import Api
 logger = logging.getLogger(__name__)
 
 MAX_VALIDATING = 2
-"""Input files that one instance validates at a time, each in a thread."""
+"""Input files that one instance validates at a time, each in a thread; of several keys each leaves one to others."""
 MAX_ENDING = 2
-"""Batches that one instance ends at a time, of those whose requests are not being sent, each in a thread."""
+"""Batches that one instance ends at a time, of those whose requests are not being sent, in the same way."""
 MAX_OPEN = 64
 """Batches whose requests one instance sends by turns. Each has a lock, which is an open file, and lines in memory."""
 ROUND = 64
@@ -84,8 +85,12 @@ class Runner:
         def weight(key: str) -> float:
             return self._service.api_keys.limits(key).weight
 
-        self._ending = _Desk(Turns(MAX_ENDING, weight, once=True), self._end)
-        self._validating = _Desk(Turns(MAX_VALIDATING, weight, once=True), self._validate)
+        def all_but_one(most: int) -> Callable[[str], float]:
+            return lambda _: most - 1 if self._service.api_keys.several else most
+
+        self._ending = _Desk(Turns(MAX_ENDING, weight, all_but_one(MAX_ENDING), once=True), self._end)
+        validating = Turns(MAX_VALIDATING, weight, all_but_one(MAX_VALIDATING), once=True)
+        self._validating = _Desk(validating, self._validate)
         self._rounds = Rounds(MAX_OPEN, ROUND, weight)
         self._sending = _Desk(self._rounds, self._send_all)
         self._windows: dict[str, Window] = {}
@@ -232,17 +237,18 @@ class Runner:
 
     async def _work(self, batch_id: str, desk: _Desk) -> BatchRecord | None:
         """The record of a batch after work on it; None if others work on it, or nothing more is to be done now."""
+        key = desk.turns.key_of(batch_id)
         try:
             with self._folder.locked(batch_id) as mine:
                 if not mine:
                     return None
                 # What it is now that the lock is held.
-                batch = await asyncio.to_thread(self._folder.batch, batch_id)
+                batch = await in_thread(key, self._folder.batch, batch_id)
                 if batch is None or batch.status in ENDED:
                     return None
                 if self._desk(batch) is desk:
                     await self._done(batch, desk.work)
-            return await asyncio.to_thread(self._folder.batch, batch_id)
+            return await in_thread(key, self._folder.batch, batch_id)
         except OSError as error:
             # A full disk, for example: what has been answered stays.
             logger.error("the batch %s is tried again in %g s: %s", batch_id, self._pace.rest_s, error)
@@ -262,11 +268,11 @@ class Runner:
         except Exception:
             logger.exception("the batch %s failed", batch.id)
             fail(batch, fault("server_error", "The server had an error; see its log."))
-            await in_thread(self._folder.write_batch, batch)
+            await in_thread(batch.owner, self._folder.write_batch, batch)
 
     async def _validate(self, batch: BatchRecord) -> None:
-        await in_thread(validate, self._folder, batch, self._max_bytes)
-        await in_thread(self._folder.write_batch, batch)
+        await in_thread(batch.owner, validate, self._folder, batch, self._max_bytes)
+        await in_thread(batch.owner, self._folder.write_batch, batch)
 
     async def _end(self, batch: BatchRecord) -> None:
         """End a batch none of whose requests is in progress."""

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from openai_bls.api.batches.open_batch import OpenBatch, to_its_end
+from openai_bls.api.batches.disk import to_its_end
+from openai_bls.api.batches.open_batch import OpenBatch
 from openai_bls.api.batches.window import Window
 
 

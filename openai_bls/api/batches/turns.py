@@ -79,6 +79,10 @@ class Turns:
     def __contains__(self, batch_id: str) -> bool:
         return batch_id in self._key_of
 
+    def key_of(self, batch_id: str) -> str:
+        """Key of a batch that takes turns."""
+        return self._key_of[batch_id]
+
     def used_by(self, key: str) -> int:
         """Number of places that a key has."""
         known = self._keys.get(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from openai_bls import __version__
+from openai_bls.api.common.large_bodies import parsed
 from openai_bls.api.common.queries import parse_query
 from openai_bls.api.endpoint import ApiHandler, Endpoint, Operation
 from openai_bls.api.http.handlers import Api, JsonResponse
@@ -71,7 +73,7 @@ async def tokenizer_info(api: Api, request: Request, context: RequestContext) ->
     model = api.service.find(context, name).model
     if model.tokenizer_dir is None:
         raise NotFoundError("The tokenizer of this model has no files here.")
-    config = await asyncio.to_thread(_tokenizer_config, model.tokenizer_dir)
+    config = await parsed(partial(_tokenizer_config, model.tokenizer_dir), large=True, key=context.key)
     return JsonResponse({**config, "input_modalities": model.info.input_modalities})
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.core.media import Image, ImageSource
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.media.budget import MediaBudget, MediaLease
@@ -24,6 +26,9 @@ MAX_FETCHES_PER_REQUEST = 4
 _DATA = "data:"
 # Characters before the base64 of a data: URI.
 _MAX_HEAD = 256
+
+# A key leaves a thread to others: a disk may be slow.
+_UPLOADED = FairExecutor(4, "uploaded-images", leaves_one=lambda: True)
 
 UploadedPath = Callable[[str, str], Path | None]
 """Path of an uploaded image by its file's id and the API key that may see it, None if there is none; takes a while."""
@@ -143,7 +148,7 @@ class ImageLoader:
             lease.take(len(data))
             return data
 
-        return await asyncio.to_thread(read, self.uploaded)
+        return await asyncio.wrap_future(_UPLOADED.submit(key, partial(read, self.uploaded)))
 
 
 async def _all(work: list[Coroutine[Any, Any, Image]]) -> list[Image]:

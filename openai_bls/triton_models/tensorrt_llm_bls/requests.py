@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ import numpy as np
 
 from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.pipeline.models.registry import PromptClient
 from openai_bls.triton_models.tensorrt_llm import requests as engine_requests
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
@@ -40,6 +42,7 @@ _EXTRAS = {
     "return_cumulative_logprob": "cumulative_logprob",
 }
 """Input → the output that it asks for."""
+_GRAMMARS = FairExecutor(2, "official-grammars")
 _OUTPUTS = frozenset(tensor.name for tensor in TENSORRT_LLM_BLS.outputs)
 
 
@@ -66,6 +69,7 @@ async def parse(
     prompts: PromptClient,
     exclude_input_default: bool,
     outputs: frozenset[str] = frozenset(),
+    key: str = "",
 ) -> TextRequest:
     """The request that the input tensors hold.
 
@@ -75,6 +79,7 @@ async def parse(
         prompts: client of preprocessing.
         exclude_input_default: value of `exclude_input_in_output` for requests that do not give it.
         outputs: names of the outputs to send: all where the client names none.
+        key: name of the API key, by which grammars take turns.
 
     Raises:
         ApiError: a missing or bad tensor, one that asks for what the engine does not do, or preprocessing cannot be
@@ -103,7 +108,8 @@ async def parse(
     try:
         if "guided_decoding_guide_type" in tensors:
             # A large schema takes a while, and other requests' tokens must not wait for it.
-            official = await asyncio.to_thread(engine_requests.parse, tensors, info, exclude_input_default, [])
+            work = partial(engine_requests.parse, tensors, info, exclude_input_default, [])
+            official = await asyncio.wrap_future(_GRAMMARS.submit(key, work))
         else:
             official = engine_requests.parse(tensors, info, exclude_input_default, [])
     except InvalidRequestError as error:

@@ -261,7 +261,7 @@ class Runtime:
         deadline = context.deadline(timeout_s, time.monotonic())
         self._admission.check(context.key, deadline)
         with Life(context, self._budgets.enter(context.key), lives=self._removed_keys.lives) as life:
-            request = await within(deadline, self._parsed(arrays, outputs))
+            request = await within(deadline, self._parsed(arrays, outputs, context.key))
             writer = TensorWriter(request, sender)
             sequences = self._sequences(request, writer, context.key)
             prompt_tokens = [len(prompt) for prompt in request.official.prompts]
@@ -301,9 +301,11 @@ class Runtime:
         await self._client.ready()
         return self._info.result()
 
-    async def _parsed(self, arrays: Mapping[str, np.ndarray[Any, Any]], outputs: frozenset[str]) -> TextRequest:
+    async def _parsed(
+        self, arrays: Mapping[str, np.ndarray[Any, Any]], outputs: frozenset[str], key: str
+    ) -> TextRequest:
         info = await self._engine_info()
-        request = await requests.parse(arrays, info, self._prompts, self._exclude_input_default, outputs)
+        request = await requests.parse(arrays, info, self._prompts, self._exclude_input_default, outputs, key)
         if not self._decoupled:
             requests.require_one_response(request)
         ends = request.official.template.stop_token_ids

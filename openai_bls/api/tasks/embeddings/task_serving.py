@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 
+from openai_bls.api.common.large_bodies import parsed
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
 from openai_bls.api.tasks.embeddings.schema import (
@@ -58,8 +57,10 @@ async def embed_by_task(
         tally.prompt_tokens = call.prompt_tokens or sum(len(row) for row in token_ids)
         vectors = [_sized(vector, request.dimensions, model) for vector in outputs["embedding"]]
         # On a thread, for thousands of vectors at once would hold up other requests' tokens.
-        encoded = await asyncio.to_thread(
-            lambda: [encode_vector(vector.tolist(), request.encoding_format) for vector in vectors]
+        encoded = await parsed(
+            lambda: [encode_vector(vector.tolist(), request.encoding_format) for vector in vectors],
+            large=True,
+            key=context.key,
         )
     return answer_of(encoded, model.name, tally.prompt_tokens)
 

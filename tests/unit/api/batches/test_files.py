@@ -7,6 +7,8 @@ import errno
 import io
 import itertools
 import os
+import tempfile
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,18 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types import FileDeleted, FileObject
 from python_multipart.multipart import BaseParser
+from starlette.responses import FileResponse
+from starlette.types import Message
 
 from openai_bls.api.batches import files
+from openai_bls.api.batches.files import OpenFileResponse
 from openai_bls.api.batches.folder import Folder
 from tests.unit.api.batches.support import ID, served
-from tests.unit.core_support import until
+from tests.unit.core_support import WAIT_S, until
 
 
 async def test_files(tmp_path: Path) -> None:
@@ -94,7 +101,7 @@ async def test_a_file_that_is_deleted_while_it_is_asked_for(tmp_path: Path) -> N
     """Before it is opened there is none; afterwards its content is still sent."""
     async with served(tmp_path) as place:
         record = place.folder.add_file(io.BytesIO(b"content"), "in.jsonl", "batch", None, "")
-        response = files.OpenFileResponse(place.folder.data(record.id))
+        response = files.OpenFileResponse(place.folder.data(record.id), "")
         place.folder.data(record.id).unlink()
         answered = await place.client.get(f"/v1/files/{record.id}/content")
         assert answered.status_code == 404
@@ -217,3 +224,69 @@ async def test_a_few_uploads_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
         may_end.set()
         assert (await first).status_code == 200
         assert (await place.upload(b"y")).status_code == 200
+
+
+@given(
+    st.sampled_from(["GET", "HEAD"]),
+    st.none() | st.from_regex(r"bytes=([0-9]{0,2}-[0-9]{0,2}|[a-z]?)", fullmatch=True),
+    st.sampled_from([None, "own", "other"]),
+    st.integers(0, 40),
+    st.integers(1, 7),
+)
+def test_content_is_what_a_file_response_sends(
+    method: str, asked: str | None, unless: str | None, size: int, chunk: int
+) -> None:
+    async def run(path: Path) -> None:
+        plain = FileResponse(path, media_type="application/octet-stream", stat_result=path.stat())
+        own = OpenFileResponse(path, "a")
+        own.chunk_size = chunk
+        headers = {} if asked is None else {"range": asked}
+        if unless is not None:
+            headers["if-range"] = plain.headers["etag"] if unless == "own" else '"other"'
+        found = []
+        for response in (plain, own):
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=response), base_url="http://t") as client:
+                reply = await client.request(method, "/", headers=headers)
+            found.append((reply.status_code, sorted(reply.headers.multi_items()), reply.content))
+        assert found[0] == found[1]
+        assert own._file.closed
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "content")
+        path.write_bytes(bytes(range(size)))
+        asyncio.run(run(path))
+
+
+async def test_several_ranges_are_answered_with_the_whole(tmp_path: Path) -> None:
+    (tmp_path / "content").write_bytes(b"abcdef")
+    own = OpenFileResponse(tmp_path / "content", "a")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=own), base_url="http://t") as client:
+        reply = await client.get("/", headers={"range": "bytes=0-1,3-4"})
+    assert (reply.status_code, reply.content) == (200, b"abcdef")
+
+
+async def test_a_file_is_closed_when_the_thread_has_read_that_a_client_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "content").write_bytes(b"abcdef")
+    own = OpenFileResponse(tmp_path / "content", "a")
+    reads, may_go, pread = threading.Event(), threading.Event(), os.pread
+
+    def slow(*arguments: int) -> bytes:
+        reads.set()
+        assert may_go.wait(WAIT_S)
+        return pread(*arguments)
+
+    async def receive() -> Message:
+        await until(reads.is_set)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        assert message["type"] == "http.response.start"
+
+    monkeypatch.setattr(os, "pread", slow)
+    scope = {"type": "http", "method": "GET", "headers": [], "asgi": {"spec_version": "2.3"}}
+    await own(scope, receive, send)
+    assert not own._file.closed
+    may_go.set()
+    await until(lambda: own._file.closed)

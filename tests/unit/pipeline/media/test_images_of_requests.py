@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,9 +16,11 @@ from openai_bls.api.app import create_app
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine_types import EngineInfo, PromptResult
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.core.media import Image, MediaPrompt
+from openai_bls.core.media import Image, ImageSource, MediaPrompt
 from openai_bls.core.request import ValidRequest
+from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.media.loader import ImageLoader
 from tests.fakes.image_host import ImageHost, drips, ok
 from tests.pictures import BAD_FILES, data_uri, picture
 from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask, engine_info, token_ids, until
@@ -281,6 +284,31 @@ async def test_uploaded_files(tmp_path: Any) -> None:
         error = await place.refused(CHAT, chat({"type": "image_url", "image_url": {"file_id": missing}}))
         assert error["code"] == "image_file_not_found"
     place.bench.service.close()
+
+
+async def test_slow_uploaded_files_of_one_key_let_another_pass() -> None:
+    loader = ImageLoader(OpenAiBlsSettings())
+    go_on = threading.Event()
+
+    def missing(file_id: str, key: str) -> None:
+        assert key == "b" or go_on.wait(WAIT_S)
+
+    loader.uploaded = missing
+    source = ImageSource("", "messages", file_id="file")
+
+    async def code(key: str) -> str | None:
+        with loader.budget.lease(key) as lease, pytest.raises(InvalidRequestError) as error:
+            await loader.load((source,), key, lease)
+        return error.value.code
+
+    # More than there are threads of asyncio's.
+    slow = [asyncio.ensure_future(code("a")) for _ in range(40)]
+    await asyncio.sleep(0)
+    assert await code("b") == "image_file_not_found"
+    assert not any(each.done() for each in slow)
+    go_on.set()
+    assert set(await asyncio.gather(*slow)) == {"image_file_not_found"}
+    loader.close()
 
 
 async def test_no_more_than_there_is_memory_for() -> None:
