@@ -29,6 +29,8 @@ _UNFINISHED = ".part"
 """Ending of a file that is being copied in; whoever does it holds its lock."""
 _ABANDONED_S = 60.0
 """Seconds after the last write of such a file, from which on one without a lock is what a crash has left."""
+_SETTLED_NS = 2_000_000_000
+"""Age in nanoseconds of a change from which on a later one has another time: no file system counts in longer steps."""
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 
 RecordT = TypeVar("RecordT", FileRecord, BatchRecord, BatchEntry)
@@ -50,8 +52,9 @@ class Folder:
         """Ended batches, which need not be read again."""
         self._known_files: dict[str, tuple[int, FileRecord]] = {}
         """Number of the file and content of the records that `files` has read, by their names."""
-        self._unended: dict[str, tuple[tuple[int, int], BatchRecord]] = {}
-        """State of the file and content of the batches that `unended` has read, by their ids."""
+        self._unended: dict[str, tuple[tuple[int, ...] | None, BatchRecord]] = {}
+        """State of the file and content of the batches that `unended` has read, by their ids; no state where a change
+        might not be told from the one before."""
 
     def make(self) -> None:
         """Make the folder, for this user alone."""
@@ -194,7 +197,8 @@ class Folder:
     def unended(self) -> list[BatchRecord]:
         """The batches that have not ended, the oldest first.
 
-        Costs a listing of the folder and a `stat` for each of them; only those that have changed are read.
+        Costs a listing of the folder and a `stat` for each of them; only those that have changed are read, and those
+        that changed two seconds ago or less.
         """
         try:
             with os.scandir(self._batches) as entries:
@@ -215,11 +219,12 @@ class Folder:
         if not BATCH_ID.fullmatch(batch_id):
             return None
         path = self._batches / f"{batch_id}.json"
+        now = time.time_ns()
         try:
             status = path.stat()
         except FileNotFoundError:
             return None
-        state = (status.st_ino, status.st_mtime_ns)
+        state = (status.st_ino, status.st_mtime_ns, status.st_size)
         known = self._unended.get(batch_id)
         if known is None or known[0] != state:
             batch = _read(path, BatchRecord)
@@ -228,7 +233,8 @@ class Folder:
             if batch.status in ENDED:
                 self._ended[batch_id] = BatchEntry.of(batch, status.st_size)
                 return None
-            known = self._unended[batch_id] = (state, batch)
+            # Two changes soon after each other may have the same time, size and, as inodes are used again, inode.
+            known = self._unended[batch_id] = (state if now - status.st_mtime_ns > _SETTLED_NS else None, batch)
         return copy.copy(known[1])
 
     def cancel(self, batch_id: str) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openai_bls.api.batches import folder as folder_module
 from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.lines import Line, Place
 from openai_bls.api.batches.open_batch import OpenBatch
 from openai_bls.api.batches.records import BatchRecord
+from openai_bls.api.common.encoding import encode
 from tests.unit.api.batches.support import ID, jsonl, requests
 
 
@@ -127,6 +131,7 @@ def test_a_look_for_batches_reads_those_that_have_changed(tmp_path: Path, monkey
     batches = [BatchRecord(f"batch_{at:032x}", "/v1/completions", source.id, at, 2**40) for at in range(20)]
     for batch in batches:
         folder.write_batch(batch)
+    age(tmp_path, *batches)
     read: list[str] = []
     read_bytes = Path.read_bytes
 
@@ -142,6 +147,7 @@ def test_a_look_for_batches_reads_those_that_have_changed(tmp_path: Path, monkey
     batches[7].total = 5
     for at in (5, 7):
         folder.write_batch(batches[at])
+        age(tmp_path, batches[at])
     found = {batch.id: batch for batch in folder.unended()}
     assert sorted(read) == [batches[5].id, batches[7].id]
     assert set(found) == {batch.id for batch in batches} - {batches[5].id}
@@ -150,3 +156,35 @@ def test_a_look_for_batches_reads_those_that_have_changed(tmp_path: Path, monkey
     read.clear()
     assert len(folder.unended()) == 19
     assert read == []
+
+
+def age(folder: Path, *batches: BatchRecord) -> None:
+    """Make the last changes of records a minute older."""
+    for batch in batches:
+        path = folder / "batches" / f"{batch.id}.json"
+        then = path.stat().st_mtime_ns - 60 * 10**9
+        os.utime(path, ns=(then, then))
+
+
+@given(
+    st.sampled_from([1, 4_000_000, 1_000_000_000, 2_000_000_000]),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3_000_000_000), st.booleans()), max_size=12),
+)
+def test_a_record_is_what_was_written_last_whatever_its_file_looks_like(
+    tick: int, steps: list[tuple[int, int, bool]]
+) -> None:
+    """Within a tick (of nanoseconds) a later record may have the inode, the size and the time of the one before."""
+    now = 10**18
+    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder_module, "time", SimpleNamespace(time_ns=lambda: now))
+        folder = Folder(Path(root))
+        batch = BatchRecord(f"batch_{1:032x}", "/v1/completions", "file", 1, 2**40)
+        folder.write_batch(batch)
+        path = Path(root, "batches", f"{batch.id}.json")
+        for total, passed, writes in [(0, 0, True), *steps]:
+            now += passed
+            if writes:
+                batch.total = total
+                path.write_bytes(encode(batch))
+                os.utime(path, ns=(now, now // tick * tick))
+            assert [one.total for one in folder.unended()] == [batch.total]
