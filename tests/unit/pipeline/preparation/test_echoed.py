@@ -45,7 +45,7 @@ def of_an_engine(rng: Random, count: int, top: int) -> Logprobs:
     )
 
 
-@given(LENGTHS, st.integers(1, 3), LOGPROBS, st.randoms(use_true_random=False))
+@given(LENGTHS, st.integers(1, 3), LOGPROBS, st.randoms(use_true_random=True))
 def test_what_an_answer_repeats_is_about_what_was_counted(
     lengths: list[int], n: int, top: int | None, rng: Random
 ) -> None:
