@@ -260,13 +260,19 @@ class Folder:
     @contextlib.contextmanager
     def locked(self, batch_id: str) -> Iterator[bool]:
         """The batch's lock for as long as the block lasts; False if somebody else has it. The dead have none."""
-        with (self._batches / f"{batch_id}.lock").open("ab") as file:
+        path = self._batches / f"{batch_id}.lock"
+        with path.open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 yield False
                 return
-            yield True
+            try:
+                yield True
+            finally:
+                # Of a batch that was forgotten before it was locked: nobody else would delete it.
+                if not path.with_suffix(".json").exists():
+                    path.unlink(missing_ok=True)
 
     def _mark(self, batch_id: str) -> Path:
         return self._batches / f"{batch_id}.cancel"

@@ -12,11 +12,12 @@ from typing import Any
 import httpx
 from openai.types import Batch
 
+from openai_bls.api.batches.endpoints import BatchHandlers
 from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.records import ENDED, BatchRecord
 from openai_bls.core.engine import EngineStats
 from tests.unit.api.http_support import application
-from tests.unit.core_support import WAIT_S, Bench, engine_info, tiny_tokenizer
+from tests.unit.core_support import WAIT_S, Bench, engine_info, tiny_tokenizer, until
 
 ID = "0" * 32
 BATCH = {"endpoint": "/v1/completions", "completion_window": "24h"}
@@ -116,6 +117,12 @@ class Place:
             while (found := await self.get(batch_id))["status"] not in statuses:
                 await asyncio.sleep(0.001)
         return found
+
+    async def sending(self, *batch_ids: str) -> None:
+        """Wait until the runner gives these batches turns: later than their records say that they are in progress."""
+        (work,) = self.app.state.background
+        runner = work.args[0].shared(BatchHandlers)._runner
+        await until(lambda: runner._running.keys() >= set(batch_ids))
 
     async def ended(self, batch_id: str) -> dict[str, Any]:
         return await self.until(batch_id, *ENDED)

@@ -86,3 +86,14 @@ def test_lines_are_counted_by_their_ends(tmp_path_factory: pytest.TempPathFactor
     path = tmp_path_factory.getbasetemp() / "lines"
     path.write_bytes(text)
     assert lines.count(path) == text.count(b"\n")
+
+
+def test_a_batch_that_is_forgotten_before_it_is_locked_leaves_nothing(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.write_batch(BatchRecord("batch_" + "0" * 32, "/v1/completions", "file-" + "0" * 32, 0, 1))
+    for kept in (True, False):
+        if not kept:
+            folder.forget("batch_" + "0" * 32)
+        with folder.locked("batch_" + "0" * 32) as mine:
+            assert mine
+        assert any((tmp_path / "batches").iterdir()) == kept

@@ -21,13 +21,13 @@ from tests.unit.core_support import until
 
 async def test_a_batch_goes_on_after_its_server_has_ended(tmp_path: Path) -> None:
     """A result that was half written is made again, none that was written whole."""
-    async with served(tmp_path, batch_concurrency=2) as place:
+    async with served(tmp_path, batch_concurrency=2, held=True) as place:
         created = await place.create(*requests("r", 6))
-        await until(lambda: place.answered >= 2)
-        place.held = True
-        await until(lambda: place.folder.results(created["id"], "output").exists())
-        await until(lambda: len(place.sent) == place.answered + 2)
-    before = place.answered
+        before = 2
+        for _ in range(before):
+            await until(lambda: len(place.in_flight) == 2)
+            place.answer()
+        await until(lambda: len(place.in_flight) == 2)
     written = place.folder.results(created["id"], "output").read_bytes().splitlines()
     assert len(written) == before
     with place.folder.results(created["id"], "output").open("ab") as file:

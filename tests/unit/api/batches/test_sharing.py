@@ -62,7 +62,7 @@ async def test_batches_share_the_requests_in_flight(tmp_path: Path, owners: list
                 await until(lambda: len(place.in_flight) == sum(shares))
             place.use_key(owner)
             created.append(await place.create(*requests(f"{at}:", 40)))
-        await place.until(created[-1]["id"], "in_progress")
+        await place.sending(*(batch["id"] for batch in created))
         await stepped(place, 3 * sum(shares))
         in_flight = Counter(int(custom_id.partition(":")[0]) for custom_id in place.in_flight)
         assert [in_flight[4], in_flight.total()] == [shares[4], sum(shares)]
@@ -87,11 +87,13 @@ async def test_what_passes_the_queue(tmp_path: Path) -> None:
         await place.cancel(waiting["id"])
         cancelled = await place.until(waiting["id"], "cancelled")
         assert (cancelled["output_file_id"], cancelled["error_file_id"]) == (None, None)
-        # One that runs, too, and its place is another's at once.
-        await place.cancel(running[0]["id"])
-        await place.until(running[0]["id"], "cancelled")
+        # One that runs, too, and its place is another's at once. Which one has places goes by when it was read.
+        await place.sending(*(batch["id"] for batch in running))
+        one = running.pop(int(place.in_flight[0].partition(":")[0]))
+        await place.cancel(one["id"])
+        await place.until(one["id"], "cancelled")
         await until(lambda: len(place.sent) > 4)
-        assert [(await place.get(one["id"]))["status"] for one in running[1:]] == ["in_progress"] * 3
+        assert [(await place.get(one["id"]))["status"] for one in running] == ["in_progress"] * 3
         assert place.answered == 0
 
 
@@ -112,7 +114,8 @@ async def test_more_batches_than_are_open(tmp_path: Path) -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         while place.answered < 198:
             await stepped(place, 1)
-            assert len(open_locks(tmp_path / "batches")) <= 2
+            # A scan that was late may have the runner lock one for a moment, only to see what has become of it.
+            await until(lambda: len(open_locks(tmp_path / "batches")) <= 2)
             # As long as it takes to close one and to open another one, which is no time for an engine: each takes some
             # calls of the same thread.
             for _ in range(30):
@@ -131,8 +134,7 @@ async def test_batches_that_have_no_turn_end_at_once(tmp_path: Path) -> None:
     """With the results that they had, one cancelled and one expired, while others run."""
     async with served(tmp_path, batch_concurrency=4, held=True) as place:
         created = [(await place.create(*requests(f"{at}:", 40)))["id"] for at in range(6)]
-        for batch_id in created:
-            await place.until(batch_id, "in_progress")
+        await place.sending(*created)
         await stepped(place, 30)
     had = [len(place.folder.results(batch_id, "output").read_bytes().splitlines()) for batch_id in created]
     assert min(had) > 0
@@ -209,7 +211,7 @@ async def test_a_key_that_may_have_few_requests_has_as_many_all_the_time(
         place.use_key("a")
         created = [await place.create(*requests(f"{at}:", 20)) for at in range(2)]
         await until(lambda: len(place.in_flight) == 3)
-        await place.until(created[1]["id"], "in_progress")
+        await place.sending(*(batch["id"] for batch in created))
         shared: set[str] = set()
         while place.answered < 17:
             await stepped(place, 1)
@@ -290,7 +292,8 @@ async def test_cancelling(tmp_path: Path) -> None:
     async with served(tmp_path, batch_concurrency=1, held=True) as place:
         created = await place.create(*requests("r", 4))
         await until(lambda: len(place.sent) == 1)
-        assert (await place.cancel(created["id"]))["status"] == "cancelling"
+        # The runner may see the mark and be done before the answer is made.
+        assert (await place.cancel(created["id"]))["status"] in ("cancelling", "cancelled")
         batch = await place.ended(created["id"])
         assert (batch["status"], batch["output_file_id"]) == ("cancelled", None)
         assert place.bench.engine.cancelled == [place.bench.engine.requests[0].request_id]
