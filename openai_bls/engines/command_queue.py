@@ -27,6 +27,11 @@ def emit(on_step: StepListener, deltas: list[TokenDelta]) -> None:
         logger.exception("the step listener raised")
 
 
+def command_of(request: GenerationRequest, problem: str | None) -> GenerationRequest | TokenDelta:
+    """The request itself; if there is a problem, its end with an error that is the client's."""
+    return request if problem is None else TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
+
+
 def submit(
     put: Callable[[Any], bool], on_step: StepListener, request: GenerationRequest, problem: str | None = None
 ) -> None:
@@ -38,10 +43,7 @@ def submit(
         request: the request.
         problem: why the engine refuses it, in which case its end is put there instead; None if it takes it.
     """
-    command: GenerationRequest | TokenDelta = request
-    if problem is not None:
-        command = TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
-    if not put(command):
+    if not put(command_of(request, problem)):
         emit(on_step, [TokenDelta(request.request_id, [], "cancelled")])
 
 
@@ -64,12 +66,12 @@ class CommandQueue(Generic[CommandT]):
         """True once `close` was called."""
         return self._closed
 
-    def put(self, command: CommandT) -> bool:
-        """Add a command; False once closed, and then the command will not be seen."""
+    def put(self, *commands: CommandT) -> bool:
+        """Add commands, which are drained together; False once closed, and then they will not be seen."""
         with self._lock:
             if self._closed:
                 return False
-            self._commands.append(command)
+            self._commands.extend(commands)
         self._wake()
         return True
 

@@ -28,7 +28,7 @@ from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, Generat
 from openai_bls.core.manifest import Manifest, checkpoint_dir, first_line
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
-from openai_bls.engines.command_queue import CommandQueue, await_reset, emit, submit
+from openai_bls.engines.command_queue import CommandQueue, await_reset, command_of, emit, submit
 from openai_bls.engines.grammars import llguidance_backend
 from openai_bls.engines.grammars.compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.engines.images.processor import VisionProcessor
@@ -173,10 +173,13 @@ class TransformersEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request; an id that is already live is ignored, so that one id has one end."""
+        submit(self._commands.put, self._on_step, request, self._refusal(request))
+
+    def _refusal(self, request: GenerationRequest) -> str | None:
         problem = refusal(request, self._info)
         if problem is None and self._images is not None:
             problem = self._images.refusal(request, self._info)
-        submit(self._commands.put, self._on_step, request, problem)
+        return problem
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon."""
@@ -409,8 +412,8 @@ class TransformersEngine:
         """Answers to requests, before anybody listens; see `self_test.Generate`."""
         listener, answers = self._on_step, self_test.Answers(requests)
         self._on_step = answers
-        for request in requests:
-            self.submit(request)
+        # At once, so that they are one batch whatever the threads do.
+        self._commands.put(*(command_of(request, self._refusal(request)) for request in requests))
         answers.wait(self.cancel if replayed else None)
         self._on_step = listener
         return answers

@@ -15,6 +15,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
 
 from openai_bls.core.manifest import EngineLoadError, load_manifest, record
+from openai_bls.engines.command_queue import CommandQueue
 from openai_bls.engines.registry import create_engine
 from openai_bls_transformers.model import attention_cpu
 from openai_bls_transformers.record import EmbeddedRecord, SelfTestRecord
@@ -24,6 +25,7 @@ from openai_bls_transformers.self_test.plain_pass import Reference, Sample
 from openai_bls_transformers.self_test.records import changed_answer
 from openai_bls_transformers.self_test.self_test import difference
 from tests.engine_contract.support import Recorder, change, change_record, request, run_all
+from tests.waiting import until
 
 Patch = pytest.MonkeyPatch
 SAMPLE = Sample([1, 2], [[7, 7, 3], [3, 3, 7]] * 10, [[-0.5, -0.5, -1.5], [-0.1, -0.1, -3.0]] * 10)
@@ -281,6 +283,27 @@ def test_a_load_replays_the_record_where_it_holds(folder: Path, monkeypatch: Pat
     change_record(folder, self_test=found)
     assert loaded(folder, attention="eager").self_test.attention == "eager"
     assert len(whole) == 5
+
+
+def test_the_prompts_of_a_batch_share_their_first_step(folder: Path, monkeypatch: Patch) -> None:
+    """Also where the engine's thread runs as soon as there is something for it."""
+    put, deliver, steps = CommandQueue.put, continuous_batching._Router.deliver_batch, []
+
+    def drained(queue: Any, *commands: Any) -> bool:
+        taken = put(queue, *commands)
+        until(lambda: not queue._commands)
+        return taken
+
+    def noted(self: Any, outputs: list[Any]) -> None:
+        steps.append(len(outputs))
+        deliver(self, outputs)
+
+    monkeypatch.setattr(CommandQueue, "put", drained)
+    monkeypatch.setattr(continuous_batching._Router, "deliver_batch", noted)
+    change_record(folder, self_test=None)
+    tested = loaded(folder).self_test
+    assert steps[: self_test.NEW_TOKENS] == [4] * self_test.NEW_TOKENS
+    assert len(tested.prompts) == 3, "of which some are recorded"
 
 
 def test_a_slow_replay_is_cut_short(folder: Path, monkeypatch: Patch) -> None:
