@@ -25,6 +25,7 @@ from openai_bls.engines.registry import create_engine
 from openai_bls_transformers.engine import prefill_queue
 from tests.engine_contract.support import GREEDY, PATIENCE_S, Recorder, request
 from tests.paths import DEMO
+from tests_transformers.engine.arrivals import run_together
 from tests_transformers.engine.engine.test_engine import COUNT, PROMPTS, expected, model
 from tests_transformers.engine.overlapping import IN_EVERY_WAY, steps
 from tests_transformers.engine.restarts import counted_restarts
@@ -184,10 +185,8 @@ def test_a_constrained_sequence_takes_part_in_every_step(start: EngineFactory, f
     for i, count in enumerate((1, 4)):
         before = engine.stats().steps
         ids = range(10 * i, 10 * i + count)
-        for request_id in ids:
-            engine.submit(request(request_id, max_tokens=30, grammar=grammar("endless")))
-        recorder.wait_end(*ids)
-        assert {len(recorder.tokens[request_id]) for request_id in ids} == {30}
+        asked = [request(request_id, max_tokens=30, grammar=grammar("endless")) for request_id in ids]
+        assert {len(tokens) for tokens in run_together(engine, recorder, asked)} == {30}
         assert engine.stats().steps - before <= 30 + count + 1
 
 
@@ -219,9 +218,7 @@ def test_restarts(start: EngineFactory, factory: Factory) -> None:
         engine.submit(request(100 + i, prompt=prompt, **asked))
         recorder.wait_end(100 + i)
     with counted_restarts(engine) as restarts:
-        for i, prompt in enumerate(prompts):
-            engine.submit(request(i, prompt=prompt, **asked))
-        recorder.wait_end(*range(4))
+        run_together(engine, recorder, [request(i, prompt=prompt, **asked) for i, prompt in enumerate(prompts)])
     assert restarts
     assert [recorder.tokens[i] for i in range(4)] == [recorder.tokens[100 + i] for i in range(4)]
     assert {len(recorder.tokens[i]) for i in range(4)} == {90}

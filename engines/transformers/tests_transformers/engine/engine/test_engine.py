@@ -15,6 +15,7 @@ from openai_bls.core.engine import Engine
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls_transformers.runners.sampler import Sampler
 from tests.engine_contract.support import GREEDY, VOCAB_SIZE, Recorder, request
+from tests_transformers.engine.arrivals import run_together, submit_together
 
 if TYPE_CHECKING:
     from tests.engine_contract.fixtures import EngineFactory
@@ -96,7 +97,7 @@ def test_seeds_differ(start: EngineFactory) -> None:
 
 def test_a_step_is_one_call(start: EngineFactory) -> None:
     engine, recorder = start()
-    run_all(engine, recorder, PROMPTS[:4])
+    run_together(engine, recorder, [request(i, prompt=PROMPTS[i], max_tokens=COUNT) for i in range(4)])
     engine.submit(request(90, max_tokens=2))
     recorder.wait_end(90)
     assert max(len(step) for step in recorder.steps) == 4
@@ -106,14 +107,15 @@ def test_a_step_is_one_call(start: EngineFactory) -> None:
 
 def test_death_fails_what_lives_and_what_comes(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, recorder = start()
-    for i in range(20):  # more than a batch
-        engine.submit(request(i, max_tokens=300))
-    recorder.wait_tokens(0, 3)
+    prepare = Sampler.prepare_tensor_args
 
-    def fail(*args: object, **kwargs: object) -> None:
-        raise RuntimeError("a device-side assertion")
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        if len(recorder.tokens.get(0, ())) >= 3:
+            raise RuntimeError("a device-side assertion")
+        return prepare(*args, **kwargs)
 
     monkeypatch.setattr(Sampler, "prepare_tensor_args", fail)
+    submit_together(engine, [request(i, max_tokens=300) for i in range(20)])  # more than a batch
     recorder.wait_end(*range(20))
     assert {recorder.reason(i) for i in range(20)} == {"error"}
     engine.submit(request(100))

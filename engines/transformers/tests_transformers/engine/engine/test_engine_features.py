@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +19,9 @@ from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 from openai_bls.core.engine import PrefixCacheError
 from openai_bls.core.engine_types import Logprobs, SamplingParams, TokenDelta
 from openai_bls_transformers.model import prompt_forward
-from tests.engine_contract.support import GREEDY, VOCAB_SIZE, Recorder, request, run_all
+from tests.engine_contract.support import GREEDY, PATIENCE_S, VOCAB_SIZE, Recorder, request, run_all
 from tests.prompt_logprobs import unpacked
+from tests_transformers.engine.arrivals import run_together
 from tests_transformers.engine.engine.test_engine import COUNT, PROMPTS, expected, generate, model
 from tests_transformers.engine.overlapping import IN_EVERY_WAY, steps, ways
 from tests_transformers.engine.restarts import counted_restarts
@@ -137,7 +140,7 @@ def test_the_whole_context_counts_after_a_restart(start: EngineFactory, model: A
         for i, p in enumerate(prompts)
     ]
     with counted_restarts(engine) as restarts:
-        found = run_all(engine, recorder, requests)
+        found = run_together(engine, recorder, requests)
     assert restarts, "nothing was started again"
     assert found[:2] == wanted
     for i, prompt in enumerate(prompts):
@@ -309,9 +312,25 @@ def test_the_prefix_cache_is_reset(start: EngineFactory) -> None:
         engine.reset_prefix_cache()
 
 
-def test_pages_of_running_sequences_stay(start: EngineFactory) -> None:
+def test_pages_of_running_sequences_stay(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest is given back, and the caller is told of them."""
     engine, recorder = start()
+    commands: Any = engine._commands  # type: ignore[attr-defined]
+    put, asked = commands.put, threading.Event()
+
+    def noted(command: Any) -> bool:
+        taken: bool = put(command)
+        if isinstance(command, Future):
+            asked.set()
+        return taken
+
+    monkeypatch.setattr(commands, "put", noted)
+
+    def wait(deltas: Sequence[TokenDelta]) -> None:
+        """Let no step follow the first one before the reset is asked for."""
+        asked.wait(PATIENCE_S)
+
+    recorder.after = wait
     engine.submit(request(0, prompt=PROMPTS[-1], max_tokens=300))
     recorder.wait_tokens(0)
     with pytest.raises(PrefixCacheError) as caught:

@@ -28,6 +28,7 @@ from tests_transformers.architectures.comparison import NEW_TOKENS, answers, dif
 from tests_transformers.architectures.vision_checkpoint import make_vision_checkpoint
 from tests_transformers.architectures.vision_comparison import expected, media_prompt, requests
 from tests_transformers.architectures.vision_table import CASES
+from tests_transformers.engine.arrivals import run_together
 from tests_transformers.engine.gpu.test_paged_attention import StartPaged, kernels, start_with
 from tests_transformers.engine.overlapping import IN_EVERY_WAY, overlap, steps
 from tests_transformers.engine.restarts import counted_restarts
@@ -175,7 +176,7 @@ def test_a_sequence_that_starts_again_reads_its_image_again(
     engine, recorder = start(made.version_dir, max_tokens_in_kv_cache="520")
     asked = [msgspec.structs.replace(one, max_tokens=120) for one in requests(made.processor)]
     with counted_restarts(engine) as restarts:
-        tokens = run_all(engine, recorder, asked)
+        tokens = run_together(engine, recorder, asked)
     assert restarts
     for one, found in zip(asked[:3], tokens[:3], strict=True):
         assert found[:NEW_TOKENS] == expected(made.checkpoint, one, made.processor).tokens
@@ -191,7 +192,7 @@ def test_images_that_cannot_be_read_end_their_request_alone(
     bad = made.asking(0, FIRST)
 
     def language_inputs(model: Any, token_ids: Sequence[int], images: Any) -> Any:
-        if list(token_ids) == bad.prompt_token_ids and not recorder.ends:
+        if list(token_ids) == bad.prompt_token_ids:
             raise MemoryError("no memory for a tower")
         return original(model, token_ids, images)
 
@@ -201,6 +202,7 @@ def test_images_that_cannot_be_read_end_their_request_alone(
     recorder.wait_end(0)
     assert recorder.reason(0) == "error"
     assert not recorder.ends[0].invalid
+    monkeypatch.undo()
     made.require_right(engine, recorder, [msgspec.structs.replace(bad, request_id=2)])
 
 

@@ -33,6 +33,7 @@ from tests_transformers.architectures.comparison import answers, difference
 from tests_transformers.architectures.vision_checkpoint import make_vision_checkpoint
 from tests_transformers.architectures.vision_comparison import expected, media_prompt, requests
 from tests_transformers.architectures.vision_table import CASES
+from tests_transformers.engine.arrivals import submit_together
 from tests_transformers.engine.overlapping import IN_EVERY_WAY, steps
 
 __all__ = ["steps"]
@@ -196,16 +197,22 @@ def test_choices_of_a_request_share_what_the_processor_makes(
     choices = [msgspec.structs.replace(first, request_id=number) for number in range(3)]
     # Of another prompt than its media says.
     wrong = msgspec.structs.replace(first, request_id=3, prompt_token_ids=first.prompt_token_ids[:-1])
-    tokens = run_all(engine, recorder, [*choices, wrong, other])
+    submit_together(engine, [*choices, other])
+    engine.submit(wrong)
+    recorder.wait_end(*range(5))
     assert recorder.ends[3].invalid
-    assert tokens[0] == tokens[1] == tokens[2] == tokens[4] == right
+    assert [recorder.tokens[number] for number in (0, 1, 2, 4)] == [right] * 4
     assert len(pixels) == 1 + 2 + 1, "one request, one that is refused, and another with an equal image"
     late = msgspec.structs.replace(first, request_id=5)
     del first, choices, wrong, other
     run_all(engine, recorder, [request(6)])  # the engine is past the steps of the others
-    gc.collect()
-    assert [ref() is None for ref in pixels] == [True] * 4
-    assert run_all(engine, recorder, [late])[0] == tokens[0]
+
+    def gone() -> bool:
+        gc.collect()
+        return all(ref() is None for ref in pixels)
+
+    until(gone)  # the threads that prepared them are past them too
+    assert run_all(engine, recorder, [late])[0] == right
     assert len(pixels) == 5, "nothing is kept for a request to come"
 
 

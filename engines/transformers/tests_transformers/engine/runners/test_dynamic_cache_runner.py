@@ -13,6 +13,7 @@ from openai_bls_transformers.runners.runner import BatchingConfig, Sampling
 from openai_bls_transformers.runners.sampler import Sampler
 from openai_bls_transformers.runners.sequence_batch import StepModel
 from tests.engine_contract.support import VOCAB_SIZE, request
+from tests_transformers.engine.arrivals import run_together
 from tests_transformers.engine.engine.test_engine import COUNT, PROMPTS, expected, generate, model, run_all
 
 if TYPE_CHECKING:
@@ -101,10 +102,7 @@ def test_a_rotary_embedding_that_grows_with_its_sequence() -> None:
 
 def test_a_long_prompt_does_not_hold_up_the_others(start: EngineFactory) -> None:
     engine, recorder = start(**OPTIONS, max_num_tokens="16")
-    engine.submit(request(1, max_tokens=60))
-    recorder.wait_tokens(1)
-    engine.submit(request(2, prompt=[3] * 300, max_tokens=2))
-    recorder.wait_end(1, 2)
+    run_together(engine, recorder, [request(1, max_tokens=60), request(2, prompt=[3] * 300, max_tokens=2)])
     begun = next(n for n, step in enumerate(recorder.steps) if any(delta.request_id == 2 for delta in step))
     assert sum(any(delta.request_id == 1 for delta in step) for step in recorder.steps[:begun]) >= 300 // 16
 

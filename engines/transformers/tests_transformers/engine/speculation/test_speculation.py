@@ -23,6 +23,7 @@ from openai_bls_transformers.speculation.draft_budget import DraftBudget
 from openai_bls_transformers.speculation.drafter import Drafter
 from openai_bls_transformers.speculation.speculation import Speculator
 from tests.engine_contract.support import GREEDY, Recorder, request, run_all
+from tests_transformers.engine.arrivals import run_together, submit_together
 from tests_transformers.engine.engine.test_constraints import demo_dir
 from tests_transformers.engine.engine.test_engine import PROMPTS
 from tests_transformers.engine.engine.test_engine_features import EVERYTHING
@@ -164,12 +165,11 @@ def test_a_larger_batch_drafts_nothing(start: EngineFactory) -> None:
     requests = [request(i, prompt=PROMPT, max_tokens=COUNT) for i in range(3)]
     tokens = plain(start, requests[:1])[0].tokens
     engine, recorder = speculating(start, speculative_disable_by_batch_size="2")
-    # Endless beside them, so that no step has fewer.
-    for i in (10, 11):
-        engine.submit(request(i, max_tokens=400))
-        recorder.wait_tokens(i)
     before = accepted(engine)
-    run_all(engine, recorder, [with_prediction(one, tokens) for one in requests])
+    # Endless beside them, so that no step has fewer.
+    endless = [request(i, max_tokens=400) for i in (10, 11)]
+    submit_together(engine, [*endless, *(with_prediction(one, tokens) for one in requests)])
+    recorder.wait_end(*range(3))
     assert [recorder.tokens[i] for i in range(3)] == [tokens] * 3
     assert accepted(engine) == before
     for i in (10, 11):
@@ -192,7 +192,7 @@ def test_sequences_that_are_started_again(start: EngineFactory) -> None:
         for i, (one, answer) in enumerate(zip(requests, wanted, strict=True))
     ]
     with counted_restarts(engine) as restarts:
-        run_all(engine, recorder, predicted)
+        run_together(engine, recorder, predicted)
     assert restarts, "nothing was started again"
     check(recorder, requests, wanted)
     recorder.steps.clear()
@@ -274,9 +274,11 @@ def test_drafts_that_come_and_go(start: EngineFactory, demo_dir: Path, monkeypat
     monkeypatch.setattr(DraftBudget, "is_overdrawn", property(lambda _: source.random() < 0.6))
     before = accepted(engine)
     with counted_restarts(engine) as restarts:
+        asked = []
         for one, answer in zip(requests, wanted, strict=True):
             tokens = [token ^ (source.random() < 0.1) for token in answer.tokens]
-            engine.submit(msgspec.structs.replace(one, prediction=tuple(tokens)))
+            asked.append(msgspec.structs.replace(one, prediction=tuple(tokens)))
+        submit_together(engine, asked)
         cancelled = source.sample(range(len(requests)), 3)
         for i in cancelled:
             recorder.wait_tokens(i, source.randrange(1, 6))
