@@ -6,6 +6,7 @@ and its recorder.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import threading
@@ -30,6 +31,19 @@ def greedy_tokens(started: Started, count: int = 12) -> list[int]:
     engine.submit(request(900, max_tokens=count))
     recorder.wait_end(900)
     return recorder.tokens[900]
+
+
+@contextlib.contextmanager
+def behind_others(started: Started) -> Iterator[None]:
+    """Requests of this block wait for places while it lasts: so many came before them that not all of these can end."""
+    engine, recorder = started
+    ids = range(10_000, 10_300 + engine.info.max_batch_size)
+    for i in ids:
+        engine.submit(request(i, max_tokens=450))
+    yield
+    for i in ids:
+        engine.cancel(i)
+    recorder.wait_end(*ids)
 
 
 def invalid_fields(info: EngineInfo) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -134,10 +148,11 @@ class RequestContract:
 
     def test_cancel_before_the_first_step(self, started: Started) -> None:
         engine, recorder = started
-        for i in range(20):
-            engine.submit(request(i, max_tokens=400))
-            engine.cancel(i)
-        recorder.wait_end(*range(20))
+        with behind_others(started):
+            for i in range(20):
+                engine.submit(request(i, max_tokens=400))
+                engine.cancel(i)
+            recorder.wait_end(*range(20))
         assert {recorder.reason(i) for i in range(20)} == {"cancelled"}
 
     def test_an_id_is_free_again_after_its_end(self, started: Started) -> None:
@@ -157,10 +172,11 @@ class RequestContract:
 
     def test_a_live_id_has_one_end(self, started: Started) -> None:
         engine, recorder = started
-        engine.submit(request(1, max_tokens=40))
-        engine.submit(request(1, max_tokens=40))
-        engine.submit(request(1, prompt=()))
-        engine.submit(request(2, max_tokens=60))
+        with behind_others(started):
+            engine.submit(request(1, max_tokens=40))
+            engine.submit(request(1, max_tokens=40))
+            engine.submit(request(1, prompt=()))
+            engine.submit(request(2, max_tokens=60))
         recorder.wait_end(1, 2)
         assert len(recorder.tokens[1]) in (40, 0)
 
