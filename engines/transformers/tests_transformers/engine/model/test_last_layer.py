@@ -17,9 +17,9 @@ from openai_bls_transformers.model import fused_layers
 from openai_bls_transformers.model.lora_layers import LoraLayers
 from openai_bls_transformers.runners import cuda_graph_runner
 from tests.engine_contract.support import request
-from tests.engine_contract.support import run_all as run_requests
 from tests_transformers.engine.adapters import EVERYTHING, Reference, make_adapter, with_adapters
-from tests_transformers.engine.engine.test_engine import COUNT, PROMPTS, expected, generate, model, run_all
+from tests_transformers.engine.arrivals import run_together
+from tests_transformers.engine.engine.test_engine import COUNT, PROMPTS, expected, generate, model
 from tests_transformers.engine.gpu import reference_kernels
 from tests_transformers.engine.gpu.test_paged_attention import StartPaged, kernels, processor_of, start_with
 from tests_transformers.engine.model.test_fused_layers import model as other_model
@@ -65,7 +65,8 @@ def test_answers(
     padded = way in ("replayed", "beyond graphs")
     engine, recorder = start_with("paged", replayed=padded, fused=True, max_num_tokens="64")
     rows.clear()
-    assert run_all(engine, recorder, PROMPTS) == expected
+    requests = [request(i, prompt, max_tokens=COUNT) for i, prompt in enumerate(PROMPTS)]
+    assert run_together(engine, recorder, requests) == expected
     assert ("prompt" in reference_kernels.calls) == (way in ("long prompts", "beyond graphs"))
     most = processor_of(engine).cb_config.max_requests_per_batch
     narrowed = [last for tokens, last in rows if tokens > most]
@@ -84,7 +85,7 @@ def test_drafts_beside_a_prompt(
     rows.clear()
     long = [i % 250 for i in range(400)]
     drafted = [request(i, PROMPTS[i], max_tokens=COUNT, prediction=tuple(expected[i])) for i in range(2)]
-    found = run_requests(engine, recorder, [*drafted, request(2, long, max_tokens=COUNT)])
+    found = run_together(engine, recorder, [*drafted, request(2, long, max_tokens=COUNT)])
     assert found == [*expected[:2], generate(model, long, COUNT)]
     assert engine.stats().accepted_draft_tokens > COUNT
     assert any(2 < last < tokens for tokens, last in rows)
@@ -108,7 +109,7 @@ def test_adapters(
     rows.clear()
     places = list(itertools.product(PROMPTS[:4], (None, "all")))
     requests = [request(n, prompt, max_tokens=6, lora_name=name) for n, (prompt, name) in enumerate(places)]
-    assert run_requests(engine, recorder, requests) == [reference.greedy(name, prompt, 6)[0] for prompt, name in places]
+    assert run_together(engine, recorder, requests) == [reference.greedy(name, prompt, 6)[0] for prompt, name in places]
     assert any(last < tokens for tokens, last in rows)
 
 

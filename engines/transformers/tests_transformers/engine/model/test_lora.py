@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from openai_bls.core.engine import Engine, LoraError
+from openai_bls.core.engine_types import TokenDelta
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.registry import create_engine
 from openai_bls_transformers.model.lora_layers import LoraLayers
 from tests.engine_contract.fixtures import EngineFactory
-from tests.engine_contract.support import Recorder, request, run_all
+from tests.engine_contract.support import PATIENCE_S, Recorder, request, run_all
 from tests.prompt_logprobs import unpacked
 from tests_transformers.engine.adapters import EVERYTHING, QUERIES, Reference, load_model, make_adapter, with_adapters
 from tests_transformers.engine.overlapping import overlap
@@ -146,17 +148,23 @@ def test_loading_and_unloading(start: Start, folders: dict[str, Path], expected:
         engine.load_lora("one", str(folders["queries"]))
     with pytest.raises(LoraError, match=r" 1 adapters .*--max-loras.* one "):
         engine.load_lora("two", str(folders["everything"]))
+    goes_on = threading.Event()
+
+    def wait(deltas: Sequence[TokenDelta]) -> None:
+        goes_on.wait(PATIENCE_S)
+
     # What runs finishes, and keeps its slot until then.
-    engine.submit(request(1, PROMPTS[1], max_tokens=400, lora_name="one"))
+    recorder.after = wait
+    engine.submit(request(1, PROMPTS[1], max_tokens=TOKENS, lora_name="one"))
     recorder.wait_tokens(1)
     engine.unload_lora("one")
-    engine.submit(request(2, lora_name="one"))
-    recorder.wait_end(2)
-    assert recorder.ends[2].invalid
     with pytest.raises(LoraError, match="slot"):
         engine.load_lora("two", str(folders["everything"]))
-    recorder.wait_end(1)
-    assert recorder.tokens[1][:TOKENS] == expected["queries", 1][0]
+    engine.submit(request(2, lora_name="one"))
+    goes_on.set()
+    recorder.wait_end(1, 2)
+    assert recorder.ends[2].invalid
+    assert recorder.tokens[1] == expected["queries", 1][0]
     engine.load_lora("two", str(folders["everything"]))
     (tokens,) = run_all(engine, recorder, [request(3, PROMPTS[1], max_tokens=TOKENS, lora_name="two")])
     assert tokens == expected["everything", 1][0]
