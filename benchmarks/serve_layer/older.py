@@ -113,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="openai_bls-")))
             setup = prepare(ROOT / "model_repository", scratch)
             made = conditions("")
+            stack.callback(os.sched_setaffinity, 0, cores)
             os.sched_setaffinity(0, cores[:1])
             older = stack.enter_context(_older(options.folder.resolve()))
             server = stack.enter_context(run_server(setup.repository, _ENGINE, _ARGS))
