@@ -15,6 +15,7 @@ from openai.types import Batch
 from openai_bls.api.batches.endpoints import BatchHandlers
 from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.records import ENDED, BatchRecord
+from openai_bls.api.batches.runner import Runner
 from openai_bls.core.engine import EngineStats
 from tests.unit.api.http_support import application
 from tests.unit.core_support import WAIT_S, Bench, engine_info, tiny_tokenizer, until
@@ -120,9 +121,19 @@ class Place:
 
     async def sending(self, *batch_ids: str) -> None:
         """Wait until the runner gives these batches turns: later than their records say that they are in progress."""
+        await until(lambda: self._runner._running.keys() >= set(batch_ids))
+
+    async def settled(self) -> None:
+        """Wait until the runner neither opens nor closes a batch."""
+        tasks, running = self._runner._tasks, self._runner._running
+        # One without a request in flight, and without one that it may send, is about to be closed.
+        await until(lambda: tasks.keys() == running.keys() and all(r.tasks or r.may_begin for r in running.values()))
+
+    @property
+    def _runner(self) -> Runner:
         (work,) = self.app.state.background
-        runner = work.args[0].shared(BatchHandlers)._runner
-        await until(lambda: runner._running.keys() >= set(batch_ids))
+        runner: Runner = work.args[0].shared(BatchHandlers)._runner
+        return runner
 
     async def ended(self, batch_id: str) -> dict[str, Any]:
         return await self.until(batch_id, *ENDED)
