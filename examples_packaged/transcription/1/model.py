@@ -31,6 +31,8 @@ class Phrase(NamedTuple):
 
 def phrases(decoder: Any, samples: Any) -> Iterator[Phrase]:
     """The phrases of samples from -1 to 1, as they are recognized."""
+    # What it has learned of the noise in an earlier audio, perhaps another client's, would change them.
+    decoder.reinit_feat()
     pcm = (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
     for segment in Segmenter(sample_rate=RATE).segment(io.BytesIO(pcm + SILENCE)):
         begin = max(0.0, segment.start_time - MARGIN_S)

@@ -237,6 +237,9 @@ def test_transcriptions_are_those_of_the_model_alone(
     pieces = column("text")
     assert len(pieces) == 3
     file = ("said.wav", wav_of(samples))
+    # An audio in between, of which the recognizer would learn what noise is.
+    noise = wav_of(np.random.default_rng(0).normal(0, 10_000, 2 * HEARD_RATE).astype("<i2"))
+    sdk.audio.transcriptions.create(model="transcription", file=("noise.wav", noise))
     found = sdk.audio.transcriptions.create(
         model="transcription", file=file, response_format="verbose_json", timestamp_granularities=["segment", "word"]
     )
