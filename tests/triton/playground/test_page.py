@@ -513,7 +513,7 @@ def test_the_reference_is_filtered_and_tried(browser: Browser, server: RunningSe
         assert json.loads(page.inner_text(".try pre"))["count"] > 0
         page.fill(".try textarea", "{")
         page.click(".try [type=submit]")
-        page.wait_for_function("document.querySelector('.try [role=status]').textContent.startsWith('400')")
+        page.wait_for_function("() => document.querySelector('.try [role=status]').textContent.startsWith('400')")
         page.fill("#filter", "")
         assert reference.run("document.documentElement.scrollHeight") >= everything
         assert reference.overflow() <= 0
