@@ -87,7 +87,8 @@ def test_channels_rates_and_samples(
     assert np.abs(same - given_samples.mean(axis=0)).max() < 2.0 ** (2 - min(bits, 20))
     wanted = count * RATE / rate
     try:
-        assert abs(len(run(decoder, data)) - wanted) <= 1 + 16 * RATE / rate
+        # The resampler's filter has 32 taps, of which the ends may want all.
+        assert abs(len(run(decoder, data)) - wanted) <= 1 + 32 * RATE / rate
     except AudioError:
         # Too few to make one of.
         assert wanted < 64
