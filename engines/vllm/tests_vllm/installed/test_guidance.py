@@ -8,8 +8,6 @@ missing from its masks, unless the grammar names them.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +22,11 @@ from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.output.detect import REASONINGS, TOOL_FORMATS
 from openai_bls.output.structured import Format, grammar
 from openai_bls_vllm.grammars.grammar_progress import marker_token_ids
-from tests.paths import ROOT
 from tests.unit import core_support
 from tests.unit.output.structured.driving import DEMO, demo, json_schema
 from tests.unit.output.structured.schemas import Schema, schemas
 from tests.unit.output.tool_parsers.test_constraints import TOOLS
+from tests_vllm.vllm_python import output_of
 
 ENDOFTEXT = 0
 MARKERS = marker_token_ids(DEMO, (demo().eos,))
@@ -108,21 +106,10 @@ def follow(wanted: Grammar, stop_token_ids: list[int], token_ids: list[int]) -> 
 
 def ask(python: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Answers of vLLM's backend, by one process."""
-    ran = subprocess.run(
-        [python, Path(__file__).with_name("guidance_walks.py"), DEMO, str(demo().size)],
-        input=json.dumps(cases).encode(),
-        capture_output=True,
-        cwd=DEMO,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "engines" / "vllm")]),
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-        },
-        check=False,
+    walks = Path(__file__).with_name("guidance_walks.py")
+    answers: list[dict[str, Any]] = json.loads(
+        output_of(python, walks, str(DEMO), str(demo().size), given=json.dumps(cases))
     )
-    assert ran.returncode == 0, ran.stderr.decode()[-2000:]
-    answers: list[dict[str, Any]] = json.loads(ran.stdout.splitlines()[-1])
     return answers
 
 
