@@ -27,7 +27,7 @@ from openai_bls.api.common.events.tee import Tee
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.generation.collector import MOST_PIECES, GrowingText
+from openai_bls.pipeline.generation.collector import GrowingText
 from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import Writer
 
@@ -211,16 +211,11 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
 
     def text(self, sequence: SequenceState, text: str) -> None:
         """A piece of content."""
-        # As `_add` does: it comes once a token.
-        growing = self._parts[sequence.index].text
-        pieces = growing.pieces
-        pieces.append(text)
-        if len(pieces) >= MOST_PIECES:
-            self._hold(growing.join())
+        self._grow(self._parts[sequence.index].text, text)
 
     def reasoning(self, sequence: SequenceState, text: str) -> None:
         """A piece of reasoning."""
-        self._add(self._parts[sequence.index].thoughts, text)
+        self._grow(self._parts[sequence.index].thoughts, text)
 
     def tool_call(self, sequence: SequenceState, index: int, call_id: str, name: str) -> None:
         """A tool call begins."""
@@ -229,7 +224,7 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
 
     def tool_arguments(self, sequence: SequenceState, index: int, fragment: str) -> None:
         """A fragment of a tool call's arguments."""
-        self._add(self._parts[sequence.index].calls[index][2], fragment)
+        self._grow(self._parts[sequence.index].calls[index][2], fragment)
 
     def finished(self, sequence: SequenceState, reason: FinishReason) -> None:
         """The choice has ended."""
@@ -252,11 +247,6 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
             system_fingerprint=envelope.fingerprint,
             kv_transfer_params=msgspec.UNSET if self._kv_transfer_params is None else self._kv_transfer_params,
         )
-
-    def _add(self, text: GrowingText, piece: str) -> None:
-        text.pieces.append(piece)
-        if len(text.pieces) >= MOST_PIECES:
-            self._hold(text.join())
 
     def _best(self) -> list[_Parts]:
         """The `n` likeliest answers to each prompt, the likeliest first."""

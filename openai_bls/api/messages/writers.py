@@ -19,7 +19,7 @@ from openai_bls.api.messages.turns import tool_input, tool_use_id
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.generation.collector import MOST_PIECES, GrowingText
+from openai_bls.pipeline.generation.collector import GrowingText
 from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import Writer
 
@@ -247,9 +247,7 @@ class WholeMessage(_MessageWriter, AnswerFuture[Message]):
         self._text = GrowingText()
 
     def _piece(self, text: str) -> None:
-        self._text.pieces.append(text)
-        if len(self._text.pieces) >= MOST_PIECES:
-            self._hold(self._text.join())
+        self._grow(self._text, text)
 
     def _close(self) -> None:
         self._hold(self._text.join())

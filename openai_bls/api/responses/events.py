@@ -88,10 +88,11 @@ class Growing:
         )
         self._delta = self._begin()
 
-    def add(self, text: str, logprobs: list[Raw]) -> None:
-        """The next piece of its text."""
-        self.text.pieces.append(text)
+    def add(self, text: str, logprobs: list[Raw]) -> int:
+        """The next piece of its text; see `GrowingText.add`."""
+        size = self.text.add(text)
         self._delta(text, logprobs)
+        return size
 
     def close(self, status: Status) -> Item:
         """Write the events that end the item; return it as a response lists it."""

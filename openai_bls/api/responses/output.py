@@ -18,7 +18,7 @@ from openai_bls.api.responses.tools.calls import Call, call_item
 from openai_bls.api.responses.tools.toolbox import Toolbox
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason
-from openai_bls.pipeline.generation.collector import MOST_PIECES, Collector
+from openai_bls.pipeline.generation.collector import Collector
 from openai_bls.pipeline.generation.sequence_state import SequenceState
 
 
@@ -58,9 +58,9 @@ class _Message(_Content):
         super().__init__(index, events)
         self._logprobs: list[Raw] = []
 
-    def add(self, text: str, logprobs: list[Raw]) -> None:
+    def add(self, text: str, logprobs: list[Raw]) -> int:
         self._logprobs += logprobs
-        super().add(text, logprobs)
+        return super().add(text, logprobs)
 
     def item(self, status: Status, text: str) -> Item:
         content = self._content(status, text)
@@ -102,9 +102,6 @@ class Output(Collector):
         on_begin: called once, before the first event.
         tools: tools of the request; None if it has none.
     """
-
-    copies = 1
-    """Copies of an item that there are at its end."""
 
     def __init__(
         self,
@@ -174,9 +171,8 @@ class Output(Collector):
         self._add(growing, text, logprobs)
 
     def _add(self, growing: Growing, text: str, logprobs: list[Raw]) -> None:
-        growing.add(text, logprobs)
-        if len(growing.text.pieces) >= MOST_PIECES:
-            self._hold(self.copies * growing.text.join())
+        if size := growing.add(text, logprobs):
+            self._hold(size)
 
     def _next(self) -> int:
         """Index of the next item."""
@@ -191,7 +187,7 @@ class Output(Collector):
 
     def _close(self, status: Status) -> None:
         if self._growing is not None:
-            self._hold(self.copies * self._growing.text.join())
+            self._hold(self._growing.text.join())
             self._items.append(self._growing.close(status))
             self._growing = None
 
@@ -200,5 +196,5 @@ class Output(Collector):
             return []
         rendered = self._renderer.encoded(self._tokens)
         self._tokens.clear()
-        self._hold(self.copies * sum(map(len, rendered)))
+        self._hold(sum(map(len, rendered)))
         return rendered

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-MOST_PIECES = 128
+_MOST_PIECES = 128
 """Pieces of a text until they are joined: by itself each takes some 60 bytes, whatever its length."""
 
 
@@ -16,8 +16,13 @@ class GrowingText:
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
-        """Latest pieces. Who appends one joins them once there are `MOST_PIECES`."""
+        """Latest pieces."""
         self._blocks: list[str] = []
+
+    def add(self, piece: str) -> int:
+        """Add a piece; bytes of the pieces that are joined with it, which are none most of the time."""
+        self.pieces.append(piece)
+        return self.join() if len(self.pieces) >= _MOST_PIECES else 0
 
     def join(self) -> int:
         """Join the pieces that came since the last time; bytes that they take."""
@@ -46,3 +51,8 @@ class Collector:
     def count_by(self, count: Callable[[int], None]) -> None:
         """Have `count` called with the number of bytes that are kept, as they come."""
         self._hold = count
+
+    def _grow(self, text: GrowingText, piece: str) -> None:
+        """Add a piece to a text, and count what is joined."""
+        if size := text.add(piece):
+            self._hold(size)

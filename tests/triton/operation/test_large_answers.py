@@ -46,12 +46,8 @@ def test_an_answer_that_is_too_large(server: RunningServer, path: str, body: dic
     url = f"{server.openai_url}/{path}"
     response = httpx.post(url, json=body, timeout=60)
     assert response.status_code == 400
-    expected = response.json()["error"]
-    assert (expected["type"], expected["param"], expected["code"]) == (
-        "invalid_request_error",
-        param,
-        "answer_too_large",
-    )
+    error = response.json()["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, "answer_too_large")
     with pytest.raises(TritonError) as caught:
         triton_client.chat(server.http_url, {"request": json.dumps(body)})
     assert (caught.value.status, caught.value.body["error"]["code"]) == (400, "answer_too_large")

@@ -10,7 +10,9 @@ from openai_bls.pipeline.generation.collector import GrowingText
 def test_a_text_is_its_pieces_however_they_are_joined(steps: list[tuple[str, bool]]) -> None:
     text, size, joined = GrowingText(), 0, 0
     for piece, joins in steps:
-        text.pieces.append(piece)
+        if added := text.add(piece):
+            size += added
+            joined += 1
         if joins:
             size += text.join()
             joined += 1
